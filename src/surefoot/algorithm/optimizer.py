@@ -1,0 +1,113 @@
+"""The policy's optimiser: parameters and gradients in one flat buffer each, everything decided on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from surefoot import distributed
+from surefoot.algorithm.config import PPOConfig
+from surefoot.algorithm.schedules import adapt_learning_rate
+
+OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "sgd": torch.optim.SGD,
+}
+
+
+class FlatOptimizer(nn.Module):
+    """Clips, adapts the learning rate, checks and steps with single operations over all parameters.
+
+    Each parameter becomes a view into one flat buffer, so that the norm, the reduction over processes, the finite
+    check and the optimiser step are one operation each. A parameter that gets no gradient counts as zero.
+
+    Args:
+        segments: Parameters by name; each segment is clipped on its own, unless `config.grad_clip` is `joint`.
+            A parameter in several segments belongs to the first.
+        config: Learning rates, clipping, optimiser.
+    """
+
+    rate: Tensor
+
+    def __init__(self, segments: Mapping[str, Iterable[nn.Parameter]], config: PPOConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.parameters_by_segment = _unique(segments)
+        self.flat_parameters = [p for ps in self.parameters_by_segment.values() for p in ps]
+        first = self.flat_parameters[0]
+        sizes = [sum(p.numel() for p in ps) for ps in self.parameters_by_segment.values()]
+        with torch.no_grad():
+            data = torch.cat([p.detach().reshape(-1) for p in self.flat_parameters])
+            for p, view in zip(self.flat_parameters, data.split([p.numel() for p in self.flat_parameters]), strict=True):
+                p.data = view.view_as(p)
+        # two more numbers ride along in the one reduction over processes: the KL and the count of rows
+        self.gradient = torch.zeros(data.numel() + 2, dtype=data.dtype, device=data.device)
+        self.segment_gradients = self.gradient[:-2].split(sizes)
+        groups = []
+        for (name, _), flat, grad in zip(
+            self.parameters_by_segment.items(), data.split(sizes), self.segment_gradients, strict=True
+        ):
+            parameter = nn.Parameter(flat)
+            parameter.grad = grad
+            critic_rate = config.critic_learning_rate if name == "critic" else None
+            groups.append({"params": [parameter], "ratio": (critic_rate or config.learning_rate) / config.learning_rate})
+        rate = torch.tensor(config.learning_rate, dtype=data.dtype, device=first.device)
+        self.register_buffer("rate", rate)
+        self.optimizer = OPTIMIZERS[config.optimizer](groups, lr=config.learning_rate, fused=True)  # pyright: ignore[reportCallIssue]
+
+    @torch.no_grad()
+    def minimize(self, loss: Tensor, kl: Tensor, count: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
+        """One step on the mean loss of `count` rows, weighted by their number over processes.
+
+        Returns:
+            The gradient norm before clipping, the KL over all processes, and 1.0 where the step was skipped because
+            it would have put a non-finite number into the weights. All 0-d.
+        """
+        with torch.enable_grad():
+            gradients = torch.autograd.grad(loss, self.flat_parameters, allow_unused=True, materialize_grads=True)
+        torch.cat([g.reshape(-1) for g in gradients], out=self.gradient[:-2])
+        if distributed.world_size() > 1:
+            self.gradient[-2] = kl
+            self.gradient[:-1] *= count
+            self.gradient[-1] = count
+            distributed.all_sum(self.gradient)
+            self.gradient[:-1] /= self.gradient[-1].clamp(min=1)
+            kl = self.gradient[-2].clone()
+        if self.config.is_adaptive:
+            assert self.config.desired_kl is not None
+            self.rate.copy_(adapt_learning_rate(self.rate, kl, self.config.desired_kl, self.config.lr_bounds))
+        norm = self._clip()
+        skipped = (~norm.isfinite()).to(torch.float32)
+        self.optimizer.found_inf = skipped  # pyright: ignore[reportAttributeAccessIssue]
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate * group["ratio"]
+        self.optimizer.step()
+        return norm, kl, skipped
+
+    def _clip(self) -> Tensor:
+        """Scale the gradients to `max_grad_norm`; returns the norm of all of them before."""
+        norms = torch.stack([torch.linalg.vector_norm(g) for g in self.segment_gradients])
+        total = torch.linalg.vector_norm(norms)
+        if self.config.grad_clip == "joint" or len(self.segment_gradients) == 1:
+            self.gradient[:-2].mul_((self.config.max_grad_norm / (total + 1e-6)).clamp(max=1.0))
+        else:
+            scales = (self.config.max_grad_norm / (norms + 1e-6)).clamp(max=1.0).unbind()
+            for gradient, scale in zip(self.segment_gradients, scales, strict=True):
+                gradient.mul_(scale)
+        return total
+
+
+def _unique(segments: Mapping[str, Iterable[nn.Parameter]]) -> dict[str, list[nn.Parameter]]:
+    seen: set[int] = set()
+    unique: dict[str, list[nn.Parameter]] = {}
+    for name, parameters in segments.items():
+        fresh = [p for p in parameters if p.requires_grad and id(p) not in seen]
+        seen.update(id(p) for p in fresh)
+        # matrices first: their start in the buffer then stays aligned, whatever the length of a bias
+        fresh.sort(key=lambda p: p.dim() < 2)
+        if fresh:
+            unique[name] = fresh
+    return unique

@@ -1,0 +1,366 @@
+"""Proximal policy optimisation: the page to read first.
+
+One iteration is T times `act` and `process_env_step`, then `compute_returns` and `update`. While the rollout is
+collected only the actor runs; values and log-probabilities follow in a few large batches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from surefoot import distributed
+from surefoot.algorithm.config import PPOConfig
+from surefoot.algorithm.extension import Extension
+from surefoot.algorithm.losses import (
+    clip_fraction,
+    clipped_value_loss,
+    huber_value_loss,
+    kl_k3,
+    masked_mean,
+    mse_value_loss,
+)
+from surefoot.algorithm.objectives import Clip, Objective, Penalty
+from surefoot.algorithm.optimizer import FlatOptimizer
+from surefoot.algorithm.returns import explained_variance, gae, normalize_advantage
+from surefoot.algorithm.rollout_storage import RolloutStorage
+from surefoot.algorithm.schedules import ScheduleConfig, schedule_value
+from surefoot.algorithm.state import collect_state, restore_state
+from surefoot.errors import ConfigError
+from surefoot.networks.actor_critic import ActorCritic
+from surefoot.types import Batch, EnvSpec, Observations, PolicyOutput, Step
+
+EVALUATION_ROWS = 16384
+"""Rows per call when a whole rollout is evaluated: large enough to be fast, small enough to stay in memory."""
+
+
+class PPO(nn.Module):
+    """PPO (Schulman et al. 2017, arXiv:1707.06347) for one policy and N environments.
+
+    Args:
+        policy: Moved to `spec.device` already; its parameters become views into one buffer.
+        spec: What the environment is.
+        config: Everything that is a number or a choice.
+        num_steps_per_env: T.
+        max_iterations: Horizon of the schedules that name none.
+        extensions: Ideas beside PPO, called in this order.
+        objective: The policy's objective; default by `config.policy_objective`.
+        seed: Of the streams of action noise, shuffling and extensions.
+    """
+
+    def __init__(
+        self,
+        policy: ActorCritic,
+        spec: EnvSpec,
+        config: PPOConfig | None = None,
+        *,
+        num_steps_per_env: int = 24,
+        max_iterations: int = 1000,
+        extensions: Sequence[Extension] = (),
+        objective: Objective | None = None,
+        seed: int = 1,
+    ) -> None:
+        super().__init__()
+        self.config = config = config or PPOConfig()
+        self.max_iterations, self.iteration = max_iterations, 0
+        num_rows = spec.num_envs * distributed.world_size() * num_steps_per_env
+        self.num_batches = config.num_batches(num_rows)
+        if self.num_batches > spec.num_envs * num_steps_per_env:
+            raise ConfigError(
+                f"num_mini_batches {self.num_batches} is more than the {spec.num_envs} environments · "
+                f"{num_steps_per_env} steps = {spec.num_envs * num_steps_per_env} rows of a rollout."
+            )
+        rank = distributed.rank()
+        self.action_generator = distributed.generator(seed, "actions", spec.device, rank)
+        self.shuffle_generator = distributed.generator(seed, "shuffle", spec.device, rank)
+        self.extension_generator = distributed.generator(seed, "extensions", spec.device, rank)
+        self.spec = dataclasses.replace(spec, gamma=config.gamma, generator=self.extension_generator)
+
+        self.policy = policy
+        self.extensions = nn.ModuleList(extensions).to(spec.device)
+        self.objective = (objective or make_objective(config)).to(spec.device)
+        for extension in self._each_extension():
+            extension.setup(self.spec, policy)
+        self.extensions.to(spec.device)
+        distributed.broadcast_module(self)
+        segments = dict(policy.segments())
+        for i, extension in enumerate(self._each_extension()):
+            segments[f"extensions.{i}"] = list(extension.policy_parameters())
+        self.optimizer = FlatOptimizer(segments, config)
+        self.storage = self._make_storage(num_steps_per_env)
+
+    # ------------------------------------------------------------------ collection
+
+    def act(self, obs: Observations) -> Tensor:
+        """Sample actions for the environment [N, ...] and record them; a fresh tensor that it may change."""
+        with torch.inference_mode():
+            distribution = self.policy.action_distribution(self.policy.inputs(obs, ("actor",)))
+            raw = distribution.sample(self.action_generator)
+        # outside: the storage and the environment need tensors that may be used and changed freely
+        self.storage.add_action(obs, raw, distribution.params)
+        return self.policy.to_env(raw)
+
+    def process_env_step(
+        self,
+        step: Step | Observations,
+        rewards: Tensor | None = None,
+        dones: Tensor | None = None,
+        extras: dict[str, Any] | None = None,
+    ) -> None:
+        """Record what followed the actions: a `Step`, or RSL-RL's `(obs, rewards, dones, extras)`."""
+        if not isinstance(step, Step):
+            assert rewards is not None
+            assert dones is not None
+            step = Step.from_dones(step, rewards, dones, extras or {})
+        self.storage.add_transition(step)
+
+    # ------------------------------------------------------------------ returns
+
+    @torch.no_grad()
+    def compute_returns(self, last_obs: Observations) -> None:
+        """Rewards after extensions, values, old log-probabilities, advantages and returns of the rollout."""
+        rollout = self.storage
+        rollout.end(last_obs)
+        for extension in self._each_extension():
+            extension.prepare(rollout, self.policy)
+        self.reward = rollout.rewards.clone()
+        for extension in self._each_extension():
+            self.reward = extension.reward(rollout, self.reward)
+        # normalisers are frozen from the first act of the rollout to the end of its update
+        rollout.inputs = self.policy.inputs(rollout.observations)
+        behaviour = self.policy.action_head.rebuild(rollout.distribution)
+        rollout.actions_log_prob = behaviour.log_prob(rollout.actions)
+        self._estimate_advantages()
+        if self.policy.value_normalizer is not None:
+            # values stay what they are: only the units that the loss is measured in change
+            mask = None if rollout.all_valid else rollout.valid.flatten()
+            self.policy.value_normalizer.update(rollout.returns.flatten(), mask, self.policy.value_head)
+
+    def _estimate_advantages(self) -> None:
+        """Values of all rows and final observations with the present weights, then advantages and returns."""
+        rollout, config = self.storage, self.config
+        rollout.values = self._values(rollout.inputs)
+        bootstrap = rollout.values[:-1].clone()  # where the final observation is not known, V(s_t) stands in
+        if rollout.final_index.shape[0]:
+            finals = self.policy.inputs(rollout.final_observations, ("critic",))
+            bootstrap.view(-1)[rollout.final_index] = self._values(finals)
+        advantage, _ = gae(
+            self.reward, rollout.values, rollout.terminated, rollout.truncated, bootstrap, config.gamma, config.lam
+        )
+        for extension in self._each_extension():
+            advantage = extension.advantage(rollout, advantage)
+        advantage = torch.where(rollout.valid, advantage, 0.0)
+        rollout.returns = advantage + rollout.values[:-1]
+        self.advantage_std = advantage.new_zeros(())
+        if not config.normalize_advantage_per_mini_batch:
+            mask = None if rollout.all_valid else rollout.valid
+            scale = torch.maximum(rollout.returns.abs().amax(), rollout.values.abs().amax())
+            advantage, self.advantage_std = normalize_advantage(advantage, mask, scale)
+        rollout.advantages = advantage
+
+    def _values(self, inputs: dict[str, Tensor]) -> Tensor:
+        """V of inputs [..., D], a block of rows at a time."""
+        x = inputs[self.policy.critic_input]
+        blocks = x.reshape(-1, x.shape[-1]).split(EVALUATION_ROWS)
+        values = [self.policy.value_of({self.policy.critic_input: block}) for block in blocks]
+        return torch.cat(values).view(x.shape[:-1])
+
+    # ------------------------------------------------------------------ learning
+
+    def update(self) -> dict[str, Tensor]:
+        """Learn from the rollout: epochs of mini-batches, then extensions, then normalisers.
+
+        Returns:
+            Metrics by logged name, 0-d tensors on the device, averaged over mini-batches and processes.
+        """
+        config, rollout = self.config, self.storage
+        self._apply_schedules()
+        metrics = self._rollout_metrics()
+        history: dict[str, list[Tensor]] = defaultdict(list)
+        for epoch in range(config.num_learning_epochs):
+            if epoch and config.recompute_advantages:
+                with torch.no_grad():
+                    self._estimate_advantages()
+            for batch in rollout.mini_batch_generator(self.num_batches, generator=self.shuffle_generator):
+                for name, value in self._learn_from(batch).items():
+                    history[name].append(value.detach())
+        self.objective.end_iteration(torch.stack(history["Loss/kl"][-self.num_batches :]).mean())
+        averages = distributed.mean(torch.stack([torch.stack(values).mean() for values in history.values()]))
+        metrics |= dict(zip(history, averages.unbind(), strict=True))
+        metrics["Loss/skipped_updates"] = torch.stack(history["Loss/skipped_updates"]).sum()
+        metrics["Loss/learning_rate"] = self.learning_rate.clone()
+        for extension in self._each_extension():
+            metrics |= extension.learn(rollout)
+        self._update_normalizers()
+        self.iteration += 1
+        rollout.begin()
+        return metrics
+
+    def _learn_from(self, batch: Batch) -> dict[str, Tensor]:
+        """One optimiser step on one mini-batch; returns its metrics."""
+        metrics: dict[str, Tensor] = {}
+        if self.config.normalize_advantage_per_mini_batch:
+            scale = batch.returns.abs().amax()
+            batch.advantage, metrics["Data/advantage_std"] = normalize_advantage(batch.advantage, batch.mask, scale)
+        batch = self._augment(batch)
+        out = self.policy.evaluate(batch.inputs, batch.actions, self.action_generator)
+        loss, kl, terms = self._loss(batch, out)
+        for extension in self._each_extension():
+            for name, term in extension.loss(batch, out, self.policy).items():
+                loss, terms[name] = loss + term, term
+        count = batch.num_sampled if batch.mask is None else batch.mask[: batch.num_sampled].sum()
+        norm, kl, skipped = self.optimizer.minimize(loss, kl, count)
+        self.policy.project()
+        return metrics | terms | {"Loss/kl": kl, "Loss/grad_norm": norm, "Loss/skipped_updates": skipped}
+
+    def _augment(self, batch: Batch) -> Batch:
+        """Rows added by extensions, with their inputs normalised as the sampled ones were."""
+        for extension in self._each_extension():
+            batch = extension.augment(batch, self.policy)
+        if batch.actions.shape[0] > batch.num_sampled:
+            added = {g: x[batch.num_sampled :] for g, x in batch.observations.items()}
+            inputs = self.policy.inputs(added)
+            batch.inputs = {name: torch.cat([x, inputs[name]]) for name, x in batch.inputs.items()}
+        return batch
+
+    def _loss(self, batch: Batch, out: PolicyOutput) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """PPO's loss, the mean KL(old ‖ new), and the terms to log. KL, entropy and the clip fraction are those of
+        the sampled rows."""
+        log_ratio = out.log_prob - batch.old_log_prob
+        with torch.set_grad_enabled(self.objective.uses_kl):
+            if out.distribution.kl_kind == "exact":
+                kl = self.policy.action_head.rebuild(batch.old_distribution).kl(out.distribution)
+            else:
+                kl = kl_k3(log_ratio)
+        n = batch.num_sampled
+        mask = None if batch.mask is None else batch.mask[:n]
+        surrogate = masked_mean(self.objective(log_ratio, batch.advantage, kl), batch.mask)
+        value = masked_mean(self._value_loss(batch, out.value), batch.mask)
+        entropy = masked_mean(out.entropy[:n], mask)
+        clipped = clip_fraction(log_ratio[:n].detach().exp(), self.objective.clip)
+        terms = {
+            "Loss/surrogate": surrogate,
+            "Loss/value": value,
+            "Loss/entropy": entropy,
+            "Loss/clip_fraction": masked_mean(clipped, mask),
+        }
+        loss = surrogate + self.config.value_loss_coef * value - self.entropy_coef * entropy
+        return loss, masked_mean(kl[:n].detach(), mask), terms
+
+    def _value_loss(self, batch: Batch, value: Tensor) -> Tensor:
+        """[M], in normalised units where the critic normalises values."""
+        old_value, returns, config = batch.old_value, batch.returns, self.config
+        if self.policy.value_normalizer is not None:
+            value, old_value, returns = map(self.policy.value_normalizer.normalize, (value, old_value, returns))
+        kind = config.value_loss or ("clipped" if config.use_clipped_value_loss else "mse")
+        if kind == "clipped":
+            return clipped_value_loss(value, old_value, returns, self.objective.clip)
+        if kind == "huber":
+            return huber_value_loss(value, returns, config.huber_delta)
+        return mse_value_loss(value, returns)
+
+    # ------------------------------------------------------------------ between iterations
+
+    @property
+    def learning_rate(self) -> Tensor:
+        """0-d, the actor's present rate."""
+        return self.optimizer.rate
+
+    @property
+    def kl_kind(self) -> str:
+        return self.policy.action_head.kl_kind
+
+    @property
+    def bootstrap(self) -> str:
+        """How the last rollout's time limits were valued: by `final` observations, or by the `current` ones."""
+        return "final" if self.storage.offers_final else "current"
+
+    def warm_up(self, observations: Iterable[Observations]) -> None:
+        """Give the normalisers provisional statistics, [N, ...] observations a step; none of them is counted."""
+        self.policy.warm_up_normalizers([{g: x.clone() for g, x in o.items()} for o in observations])
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the algorithm needs to go on, as tensors and plain data."""
+        return {"iteration": self.iteration, "max_iterations": self.max_iterations, **collect_state(self)}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        restore_state(self, state)
+        self.iteration, self.max_iterations = state["iteration"], state["max_iterations"]
+
+    def _apply_schedules(self) -> None:
+        """Set what a schedule owns, for the iteration that is about to be learned."""
+        config = self.config
+
+        def at(schedule: ScheduleConfig | None, initial: float) -> float:
+            if schedule is None:
+                return initial
+            return schedule_value(schedule, initial, self.max_iterations, self.iteration)
+
+        self.objective.clip.fill_(at(config.clip_schedule, config.clip_param))
+        self.entropy_coef = at(config.entropy_schedule, config.entropy_coef)
+        if not config.is_adaptive:
+            self.optimizer.rate.fill_(at(config.rate_schedule(), config.learning_rate))
+
+    def _update_normalizers(self) -> None:
+        rollout = self.storage
+        rows = {g: x[:-1].flatten(0, 1) for g, x in rollout.observations.items()}
+        self.policy.update_normalizers(rows, None if rollout.all_valid else rollout.valid.flatten())
+
+    @torch.no_grad()
+    def _rollout_metrics(self) -> dict[str, Tensor]:
+        rollout = self.storage
+        mask = None if rollout.all_valid else rollout.valid
+        counts = torch.stack(
+            [rollout.valid.sum(), (rollout.truncated & rollout.valid).sum(), (rollout.terminated & rollout.valid).sum()]
+        ).to(torch.float32)
+        used, truncations, terminations = distributed.all_sum(counts).unbind()
+        stds = rollout.distribution.get("std")
+        metrics = {
+            "Loss/explained_variance": explained_variance(rollout.values[:-1], rollout.returns, mask),
+            "Data/samples_used": used,
+            "Data/truncations": truncations,
+            "Data/terminations": terminations,
+            "Data/advantage_std": self.advantage_std,
+            "Data/return_abs_max": rollout.returns.abs().amax(),
+        }
+        if stds is not None:
+            metrics["Policy/mean_std"] = stds[-1].mean()
+        return metrics
+
+    # ------------------------------------------------------------------ construction
+
+    def _each_extension(self) -> list[Extension]:
+        return list(self.extensions)  # pyright: ignore[reportReturnType]
+
+    def _make_storage(self, num_steps: int) -> RolloutStorage:
+        read_by_extensions = [g for e in self._each_extension() for g in e.observation_groups()]
+        groups = dict.fromkeys([*self.policy.groups["actor"], *self.policy.groups["critic"], *read_by_extensions])
+        for group in groups:
+            if group not in self.spec.observation_spaces:
+                raise ConfigError(
+                    f"an extension reads the observation group '{group}', which the environment does not give; it has "
+                    f"{sorted(self.spec.observation_spaces)}."
+                )
+        return RolloutStorage(
+            self.spec.num_envs,
+            num_steps,
+            {g: self.spec.observation_spaces[g] for g in groups},
+            keep_terminal=bool(read_by_extensions),
+            device=self.spec.device,
+            dtype=self.optimizer.gradient.dtype,
+        )
+
+
+def make_objective(config: PPOConfig) -> Objective:
+    if config.policy_objective == "clip":
+        return Clip()
+    if config.policy_objective == "penalty":
+        return Penalty(config.kl_target, config.kl_beta)
+    raise ConfigError(
+        f"policy_objective '{config.policy_objective}': choose 'clip' or 'penalty', or hand PPO an `objective`."
+    )

@@ -1,0 +1,75 @@
+"""Schedules of the learning rate, the clip range and the entropy coefficient: data, evaluated on the device."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from annotated_types import Ge, Len
+from torch import Tensor
+
+from surefoot.errors import ConfigError
+
+KL_ROUNDING = 1e-7
+"""A mean KL below this is float32 rounding: the policy has not moved."""
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """A value over training iterations. It is plain data, so a run resumes it where it stopped."""
+
+    type: Literal["fixed", "linear", "cosine", "piecewise"] = "fixed"
+    """Shape: `fixed`; `linear` or `cosine` from `initial` to `final`; `piecewise` linear through `points`."""
+    initial: Annotated[float, Ge(0)] | None = None
+    """Value at iteration 0. Default: the key that is scheduled (`learning_rate`, `clip_param`, `entropy_coef`)."""
+    final: Annotated[float, Ge(0)] = 0.0
+    """Value at `horizon` and after it."""
+    horizon: Annotated[int, Ge(1)] | None = None
+    """Iterations from `initial` to `final`. Default: `max_iterations`."""
+    points: Annotated[list[tuple[int, float]], Len(1)] | None = None
+    """For `piecewise`: `[[iteration, value], ...]` in rising order of iteration."""
+
+    def __post_init__(self) -> None:
+        if (self.type == "piecewise") != (self.points is not None):
+            raise ConfigError(f"schedule type '{self.type}': 'points' belongs to type 'piecewise', which needs it.")
+        if self.points and [i for i, _ in self.points] != sorted({i for i, _ in self.points}):
+            raise ConfigError(f"schedule points {self.points}: iterations must rise.")
+
+
+def schedule_value(config: ScheduleConfig, initial: float, horizon: int, iteration: int) -> float:
+    """The value at `iteration` (from 0); `initial` and `horizon` stand in where the config leaves them open."""
+    start = initial if config.initial is None else config.initial
+    progress = min(iteration / (config.horizon or horizon), 1.0)
+    if config.type == "linear":
+        return start + (config.final - start) * progress
+    if config.type == "cosine":
+        return config.final + (start - config.final) * 0.5 * (1 + math.cos(math.pi * progress))
+    if config.type == "piecewise":
+        return _interpolate(config.points or [], iteration)
+    return start
+
+
+def _interpolate(points: list[tuple[int, float]], iteration: int) -> float:
+    if iteration <= points[0][0]:
+        return points[0][1]
+    for (i0, v0), (i1, v1) in zip(points, points[1:], strict=False):
+        if iteration < i1:
+            return v0 + (v1 - v0) * (iteration - i0) / (i1 - i0)
+    return points[-1][1]
+
+
+def adapt_learning_rate(
+    rate: Tensor, kl: Tensor, desired_kl: float, bounds: tuple[float, float], factor: float = 1.5
+) -> Tensor:
+    """The KL-adaptive rule: slower above twice the desired KL, faster below half of it.
+
+    A KL of 0, up to float32 rounding, says that nothing was learned, and NaN that nothing is known: both leave the
+    rate as it is.
+    Source: the rule of RSL-RL (Rudin et al. 2022, arXiv:2109.11978), per mini-batch.
+    """
+    slower = (rate / factor).clamp(min=bounds[0])
+    faster = (rate * factor).clamp(max=bounds[1])
+    adapted = torch.where(kl > 2 * desired_kl, torch.minimum(slower, rate), rate)
+    return torch.where((kl > KL_ROUNDING) & (kl < desired_kl / 2), torch.maximum(faster, rate), adapted)

@@ -1,0 +1,67 @@
+"""The whole state of a module tree: parameters, buffers, optimisers and generators, as tensors and plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from surefoot.errors import CheckpointError
+
+
+def collect_state(module: nn.Module) -> dict[str, Any]:
+    """Everything needed to go on from here. Extensions need no code of their own for it."""
+    return {
+        "tensors": {k: v.detach().clone() for k, v in module.state_dict().items()},
+        "optimizers": {path: o.state_dict() for path, o in _attributes(module, torch.optim.Optimizer)},
+        "generators": {path: g.get_state() for path, g in _attributes(module, torch.Generator)},
+    }
+
+
+def restore_state(module: nn.Module, state: dict[str, Any]) -> None:
+    """The reverse of `collect_state`, into a module built with the same configuration.
+
+    Raises:
+        CheckpointError: naming the first entry that is missing, unknown or of another shape.
+    """
+    check_tensors(module.state_dict(), state["tensors"])
+    module.load_state_dict(state["tensors"])
+    for path, optimizer in _attributes(module, torch.optim.Optimizer):
+        optimizer.load_state_dict(_of(state["optimizers"], path, "optimiser"))
+    for path, generator in _attributes(module, torch.Generator):
+        generator.set_state(_of(state["generators"], path, "generator").cpu())
+
+
+def check_tensors(own: dict[str, Any], saved: dict[str, Any]) -> None:
+    """Raise a CheckpointError that names the first difference in names or shapes."""
+    for name in [*own, *saved]:
+        if name not in saved:
+            raise CheckpointError(f"the checkpoint lacks '{name}'; it was made with another configuration.")
+        if name not in own:
+            raise CheckpointError(f"the checkpoint holds '{name}', which this configuration does not build.")
+        if own[name].shape != saved[name].shape:
+            raise CheckpointError(
+                f"'{name}' has shape {tuple(saved[name].shape)} in the checkpoint and {tuple(own[name].shape)} here; "
+                "use the configuration and environment that the checkpoint was made with."
+            )
+
+
+def _of(states: dict[str, Any], path: str, kind: str) -> Any:
+    if path not in states:
+        raise CheckpointError(f"the checkpoint lacks the {kind} '{path}'; it was made with another configuration.")
+    return states[path]
+
+
+def _attributes(module: nn.Module, kind: type) -> Iterator[tuple[str, Any]]:
+    """Attributes of `kind`, also inside lists and dicts, anywhere in the tree, with their path."""
+    for prefix, part in module.named_modules():
+        for name, value in vars(part).items():
+            path = f"{prefix}.{name}" if prefix else name
+            if isinstance(value, kind):
+                yield path, value
+            elif isinstance(value, list | tuple):
+                yield from ((f"{path}.{i}", v) for i, v in enumerate(value) if isinstance(v, kind))
+            elif isinstance(value, dict):
+                yield from ((f"{path}.{k}", v) for k, v in value.items() if isinstance(v, kind))

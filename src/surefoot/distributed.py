@@ -1,0 +1,128 @@
+"""Communication between processes: no-ops on one, so that there is one code path for one and for many."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+def init_from_env(device: torch.device) -> None:
+    """Join the process group that `torchrun` announces, unless a group exists or there is none to join."""
+    if "WORLD_SIZE" in os.environ and int(os.environ["WORLD_SIZE"]) > 1 and not dist.is_initialized():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+
+def shutdown() -> None:
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def world_size() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    return dist.get_rank() if world_size() > 1 else 0
+
+
+def is_main() -> bool:
+    """Whether this process writes files and speaks to the user."""
+    return rank() == 0
+
+
+def stream_seed(seed: int, stream: str, rank: int = 0) -> int:
+    """Seed of an independent random stream ("weights", "actions", ...) of a run and of one process."""
+    digest = hashlib.blake2b(f"{seed}/{stream}/{rank}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def generator(seed: int, stream: str, device: torch.device, rank: int = 0) -> torch.Generator:
+    return torch.Generator(device=device).manual_seed(stream_seed(seed, stream, rank))
+
+
+def broadcast_module(module: nn.Module) -> None:
+    """Give every process the parameters and buffers of process 0."""
+    if world_size() > 1:
+        for tensor in [*module.parameters(), *module.buffers()]:
+            dist.broadcast(tensor.data, src=0)
+
+
+def all_sum(x: Tensor) -> Tensor:
+    """Sum of `x` over processes, in place."""
+    if world_size() > 1:
+        dist.all_reduce(x)
+    return x
+
+
+def mean(x: Tensor) -> Tensor:
+    """Mean of `x` over processes, in place."""
+    return all_sum(x).div_(world_size()) if world_size() > 1 else x
+
+
+def gather_objects(obj: Any) -> list[Any]:
+    """`obj` of every process, in rank order, on every process."""
+    if world_size() == 1:
+        return [obj]
+    gathered: list[Any] = [None] * world_size()
+    dist.all_gather_object(gathered, obj)
+    return gathered
+
+
+def moments(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Count, mean and sum of squared deviations of the rows of `x` [R, ...] over all processes, in float64.
+
+    Rows where `mask` [R] is False count for nothing, whatever they hold. The parts of the processes are merged
+    exactly (Chan et al. 1983, eq. 2.1), in rank order, so that every process gets the same bits.
+    """
+    rows = x.double()
+    if mask is None:
+        count = torch.full((), float(x.shape[0]), dtype=torch.float64, device=x.device)
+        mean = rows.sum(0) / count.clamp(min=1)
+        m2 = (rows - mean).square().sum(0)
+    else:
+        keep = mask.reshape(-1, *[1] * (x.dim() - 1))
+        count = mask.sum(dtype=torch.float64)
+        mean = torch.where(keep, rows, 0.0).sum(0) / count.clamp(min=1)
+        m2 = torch.where(keep, (rows - mean).square(), 0.0).sum(0)
+    if world_size() == 1:
+        return count, mean, m2
+    packed = torch.cat([count.reshape(1), mean.reshape(-1), m2.reshape(-1)])
+    parts = [torch.empty_like(packed) for _ in range(world_size())]
+    dist.all_gather(parts, packed)
+    count, mean, m2 = (torch.zeros_like(t) for t in (count, mean, m2))
+    for part in parts:
+        other_mean, other_m2 = (t.view_as(mean) for t in part[1:].chunk(2))
+        count, mean, m2 = merge_moments((count, mean, m2), (part[0], other_mean, other_m2))
+    return count, mean, m2
+
+
+def merge_moments(
+    a: tuple[Tensor, Tensor, Tensor], b: tuple[Tensor, Tensor, Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Count, mean and squared deviations of two samples together (Chan et al. 1983, eq. 2.1)."""
+    count = a[0] + b[0]
+    weight = b[0] / count.clamp(min=1)
+    delta = b[1] - a[1]
+    return count, a[1] + delta * weight, a[2] + b[2] + delta.square() * a[0] * weight
+
+
+def minimize(loss: Tensor, optimizer: torch.optim.Optimizer, max_norm: float | None = None) -> Tensor:
+    """One optimiser step of an extension's own networks, averaged over processes. Returns the gradient norm.
+
+    A gradient that is not finite on any process is replaced by zeros on all.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+    flat = mean(torch.cat([g.reshape(-1) for g in gradients]))
+    norm = torch.linalg.vector_norm(flat)
+    scale = torch.ones_like(norm) if max_norm is None else (max_norm / (norm + 1e-6)).clamp(max=1)
+    flat = torch.where(norm.isfinite(), flat * scale, 0.0)
+    for parameter, gradient in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+        parameter.grad = gradient.view_as(parameter)
+    optimizer.step()
+    return norm

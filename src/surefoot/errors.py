@@ -1,0 +1,32 @@
+"""Every error that Surefoot raises on purpose. The command line prints them as one line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SurefootError(Exception):
+    """Base of all errors that name a fault of the input or of the run, not of the code."""
+
+
+class ConfigError(SurefootError, ValueError):
+    """A configuration key, value or combination that cannot be used."""
+
+
+class EnvContractError(SurefootError, ValueError):
+    """An environment that breaks the contract of `surefoot.envs.vec_env`."""
+
+
+class CheckpointError(SurefootError):
+    """A checkpoint or run directory that cannot be read, written or matched."""
+
+
+class NonFiniteError(SurefootError, ArithmeticError):
+    """A NaN or an infinity, named by where it appeared."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`" Did you mean 'x'?"` for the nearest known name, else an empty string."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f" Did you mean '{near[0]}'?" if near else ""

@@ -1,0 +1,81 @@
+"""Encoders: a vector of inputs to features."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from surefoot.errors import ConfigError
+from surefoot.networks.config import NetworkConfig
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "elu": nn.ELU,
+    "relu": nn.ReLU,
+    "leaky_relu": nn.LeakyReLU,
+    "tanh": nn.Tanh,
+    "silu": nn.SiLU,
+    "gelu": nn.GELU,
+}
+
+
+def make_mlp(num_inputs: int, config: NetworkConfig) -> nn.Sequential:
+    """Hidden layers only, [..., D] to [..., hidden_dims[-1]]; the heads follow elsewhere."""
+    layers: list[nn.Module] = []
+    width = num_inputs
+    for hidden in config.hidden_dims:
+        linear = nn.Linear(width, hidden)
+        init_linear(linear, config, hidden_gain(config.activation))
+        layers.append(linear)
+        if config.layer_norm:
+            layers.append(nn.LayerNorm(hidden))
+        layers.append(ACTIVATIONS[config.activation]())
+        width = hidden
+    return nn.Sequential(*layers)
+
+
+def hidden_gain(activation: str) -> float:
+    """Gain that keeps the size of the signal through the activation (He et al. 2015; √2 for ReLU and its kin)."""
+    return nn.init.calculate_gain("tanh") if activation == "tanh" else math.sqrt(2)
+
+
+def init_linear(linear: nn.Linear, config: NetworkConfig, gain: float) -> None:
+    if config.init == "orthogonal":
+        nn.init.orthogonal_(linear.weight, gain)
+        nn.init.zeros_(linear.bias)
+
+
+def vector_size(space: gymnasium.Space[Any], group: str) -> int:
+    """Entries that an observation of `space` takes in a network's input vector.
+
+    Raises:
+        ConfigError: the space cannot be a vector.
+    """
+    if isinstance(space, gymnasium.spaces.Box | gymnasium.spaces.MultiBinary):
+        return int(math.prod(space.shape))
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+        return int(space.nvec.sum())
+    raise ConfigError(f"observation group '{group}' has the space {space}, which cannot enter a network.")
+
+
+def as_vector(space: gymnasium.Space[Any], x: Tensor) -> Tensor:
+    """[..., *space.shape] to [..., D] float: flattened, and one-hot where the space counts."""
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return functional.one_hot(x.long() - int(space.start), int(space.n)).to(torch.get_default_dtype())
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+        start = torch.as_tensor(space.start, device=x.device)
+        parts = (x.long() - start).flatten(-len(space.shape)).unbind(-1)
+        sizes: Sequence[int] = space.nvec.flatten().tolist()
+        return torch.cat(
+            [functional.one_hot(p, n) for p, n in zip(parts, sizes, strict=True)], -1
+        ).to(torch.get_default_dtype())
+    vector = x if x.is_floating_point() else x.to(torch.get_default_dtype())
+    dims = len(space.shape or ())
+    return vector if dims == 1 else vector.flatten(-dims) if dims else vector.unsqueeze(-1)

@@ -1,0 +1,198 @@
+"""The values that pass between environment, storage, policy and extensions.
+
+Shape letters, in every docstring and comment of the package:
+
+    T  steps of a rollout        N  environments            A  action dimensions
+    M  rows of a mini-batch      B  sequences of a batch    D  observation dimensions
+    L  steps of a sequence       F  features                H  hidden units
+
+`[T, N, A]` is a tensor of that shape; `[M | L, B]` is either a flat batch or one of sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+if TYPE_CHECKING:
+    import gymnasium
+
+    from surefoot.algorithm.rollout_storage import RolloutStorage
+
+Observations = Mapping[str, Tensor]
+"""One tensor per observation group, each [..., *group shape]."""
+
+Stats = dict[str, Tensor]
+"""Metrics by their logged name (`Rnd/loss`); 0-d tensors that stay on the device until the iteration ends."""
+
+
+@dataclass
+class Step:
+    """What `VecEnv.step` returns."""
+
+    observations: Observations
+    """[N, ...], after any reset."""
+    rewards: Tensor
+    """[N] float32."""
+    terminated: Tensor
+    """[N] bool. The task ended: the value after it is 0."""
+    truncated: Tensor
+    """[N] bool. The clock ended it; `terminated` wins where both are set."""
+    final_observations: Observations | None = None
+    """[N, ...], the observation before the reset. Read only at ended rows."""
+    final_known: Tensor | None = None
+    """[N] bool, where `final_observations` is real; None: at every ended row."""
+    valid: Tensor | None = None
+    """[N] bool, False on a row that is only an autoreset; such rows are never trained on."""
+    log: dict[str, float | Tensor] = field(default_factory=dict)
+    """Extra metrics. Those under `Eval/` may be [N] and are averaged by evaluation."""
+
+    @classmethod
+    def from_dones(
+        cls, observations: Observations, rewards: Tensor, dones: Tensor, extras: Mapping[str, Any]
+    ) -> Step:
+        """From RSL-RL's form: `dones` [N] of any dtype, `extras["time_outs"]` [N] where it was the clock, and
+        `extras["final_observations"]` where the environment still has them."""
+        ended = dones.bool().flatten()
+        time_outs = torch.as_tensor(extras.get("time_outs", False), device=ended.device).bool().flatten()
+        truncated = ended & time_outs
+        return cls(observations, rewards, ended & ~truncated, truncated, extras.get("final_observations"))
+
+
+@dataclass(frozen=True)
+class MirrorMap:
+    """Left-right symmetry of a robot: for each group and for actions, a permutation and a sign per entry.
+
+    The mirror image of `x` is `x[..., permutation] * sign`; applied twice it is `x` again.
+    """
+
+    observations: Mapping[str, tuple[Tensor, Tensor]]
+    actions: tuple[Tensor, Tensor]
+
+    def mirror_observations(self, observations: Observations) -> dict[str, Tensor]:
+        return {g: _mirror(x, *self.observations[g]) for g, x in observations.items()}
+
+    def mirror_actions(self, actions: Tensor) -> Tensor:
+        return _mirror(actions, *self.actions)
+
+
+def _mirror(x: Tensor, permutation: Tensor, sign: Tensor) -> Tensor:
+    return x[..., permutation.to(x.device)] * sign.to(x.device, x.dtype)
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What networks, storage and extensions may know of the environment."""
+
+    observation_spaces: Mapping[str, gymnasium.Space[Any]]
+    action_space: gymnasium.Space[Any]
+    num_envs: int
+    gamma: float = 0.99
+    step_dt: float | None = None
+    device: torch.device = torch.device("cpu")
+    mirror: MirrorMap | None = None
+    generator: torch.Generator | None = None
+    """For the randomness of extensions; saved with the run."""
+
+
+class Distribution(Protocol):
+    """A batch of action distributions: a value, never the state of a model.
+
+    Raw actions are what is sampled and stored, always `[..., A]` (a Discrete action has A = 1). All results are
+    float32 or wider, of the batch's leading shape.
+    """
+
+    kl_kind: str
+    """`exact`, or `k3` where no closed form exists and PPO estimates the KL from the log-probabilities."""
+
+    @property
+    def params(self) -> dict[str, Tensor]:
+        """What the storage keeps; the head's `rebuild` makes the distribution from it again."""
+        ...
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor: ...
+
+    def mode(self) -> Tensor: ...
+
+    def log_prob(self, action: Tensor) -> Tensor: ...
+
+    def entropy(self, generator: torch.Generator | None = None) -> Tensor: ...
+
+    def kl(self, other: Self) -> Tensor:
+        """KL(self ‖ other)."""
+        ...
+
+
+@dataclass
+class PolicyOutput:
+    """One forward pass over a batch; leading shape [M | L, B]."""
+
+    distribution: Distribution
+    log_prob: Tensor
+    entropy: Tensor
+    value: Tensor
+    """In reward units; normalised when the critic normalises values (`ActorCritic.value_normalizer`)."""
+    actor_features: Tensor
+    """[..., F], what the action head reads."""
+    critic_features: Tensor
+    """[..., F], what the value head reads."""
+    estimate: Tensor | None = None
+    """What `actor.estimator` predicts."""
+
+
+@dataclass
+class Batch:
+    """A mini-batch. Flat fields are [M, ...]; with recurrent policies they are sequences [L, B, ...].
+
+    `num_sampled` counts the rows (or sequences) drawn from the rollout; rows after it were added by an
+    extension's `augment` and serve the losses only, never KL, entropy or diagnostics.
+    """
+
+    observations: Observations
+    """Raw, as the environment gave them; gathered when read."""
+    actions: Tensor
+    old_log_prob: Tensor
+    old_distribution: dict[str, Tensor]
+    old_value: Tensor
+    advantage: Tensor
+    returns: Tensor
+    index: Tensor
+    """[M] position t·N+n in the rollout of each row (of the source, for an added row)."""
+    num_sampled: int
+    rollout: RolloutStorage
+    mask: Tensor | None = None
+    """True where a row counts; None: all rows."""
+    hidden: Any = None
+    """Recurrent state at the first step of each sequence."""
+    inputs: dict[str, Tensor] = field(default_factory=dict)
+    """PPO's own: the normalised network inputs of the sampled rows."""
+
+    def append(self, observations: Observations, actions: Tensor, source: Tensor) -> Batch:
+        """Add rows that take everything but observations and actions from the rows `source` [K] of this batch.
+
+        An added row keeps the old log-probability of its source: the density that produced it.
+        """
+
+        def grow(x: Tensor) -> Tensor:
+            return torch.cat([x, x[source]])
+
+        return Batch(
+            observations={g: torch.cat([self.observations[g], x]) for g, x in observations.items()},
+            actions=torch.cat([self.actions, actions]),
+            old_log_prob=grow(self.old_log_prob),
+            old_distribution={k: grow(x) for k, x in self.old_distribution.items()},
+            old_value=grow(self.old_value),
+            advantage=grow(self.advantage),
+            returns=grow(self.returns),
+            index=grow(self.index),
+            num_sampled=self.num_sampled,
+            rollout=self.rollout,
+            mask=None if self.mask is None else grow(self.mask),
+            hidden=self.hidden,
+            inputs=self.inputs,
+        )
