@@ -46,17 +46,24 @@ class FlatOptimizer(nn.Module):
         # two more numbers ride along in the one reduction over processes: the KL and the count of rows
         self.gradient = torch.zeros(data.numel() + 2, dtype=data.dtype, device=data.device)
         self.segment_gradients = self.gradient[:-2].split(sizes)
+        ratios = [self._rate_ratio(name) for name in self.parameters_by_segment]
+        if len(set(ratios)) == 1:  # one group is one call of the fused kernel
+            parts = [(data, self.gradient[:-2], ratios[0])]
+        else:
+            parts = list(zip(data.split(sizes), self.segment_gradients, ratios, strict=True))
         groups = []
-        for (name, _), flat, grad in zip(
-            self.parameters_by_segment.items(), data.split(sizes), self.segment_gradients, strict=True
-        ):
+        for flat, gradient, ratio in parts:
             parameter = nn.Parameter(flat)
-            parameter.grad = grad
-            critic_rate = config.critic_learning_rate if name == "critic" else None
-            groups.append({"params": [parameter], "ratio": (critic_rate or config.learning_rate) / config.learning_rate})
+            parameter.grad = gradient
+            groups.append({"params": [parameter], "ratio": ratio})
         rate = torch.tensor(config.learning_rate, dtype=data.dtype, device=first.device)
         self.register_buffer("rate", rate)
         self.optimizer = OPTIMIZERS[config.optimizer](groups, lr=config.learning_rate, fused=True)  # pyright: ignore[reportCallIssue]
+
+    def _rate_ratio(self, segment: str) -> float:
+        """Of the segment's learning rate to the actor's."""
+        critic_rate = self.config.critic_learning_rate if segment == "critic" else None
+        return (critic_rate or self.config.learning_rate) / self.config.learning_rate
 
     @torch.no_grad()
     def minimize(self, loss: Tensor, kl: Tensor, count: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:

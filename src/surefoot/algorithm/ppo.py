@@ -286,11 +286,13 @@ class PPO(nn.Module):
 
     def state(self) -> dict[str, Any]:
         """Everything that the algorithm needs to go on, as tensors and plain data."""
-        return {"iteration": self.iteration, "max_iterations": self.max_iterations, **collect_state(self)}
+        counters = {"iteration": self.iteration, "max_iterations": self.max_iterations}
+        return {**counters, "is_first": self.storage.is_first[0].clone(), **collect_state(self)}
 
     def load_state(self, state: dict[str, Any]) -> None:
         restore_state(self, state)
         self.iteration, self.max_iterations = state["iteration"], state["max_iterations"]
+        self.storage.is_first[0] = state["is_first"]
 
     def _apply_schedules(self) -> None:
         """Set what a schedule owns, for the iteration that is about to be learned."""

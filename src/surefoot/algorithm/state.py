@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,8 @@ def collect_state(module: nn.Module) -> dict[str, Any]:
     """Everything needed to go on from here. Extensions need no code of their own for it."""
     return {
         "tensors": {k: v.detach().clone() for k, v in module.state_dict().items()},
-        "optimizers": {path: o.state_dict() for path, o in _attributes(module, torch.optim.Optimizer)},
+        # an optimiser hands out its live moments, which the next step would change
+        "optimizers": {p: copy.deepcopy(o.state_dict()) for p, o in _attributes(module, torch.optim.Optimizer)},
         "generators": {path: g.get_state() for path, g in _attributes(module, torch.Generator)},
     }
 
@@ -29,7 +31,7 @@ def restore_state(module: nn.Module, state: dict[str, Any]) -> None:
     check_tensors(module.state_dict(), state["tensors"])
     module.load_state_dict(state["tensors"])
     for path, optimizer in _attributes(module, torch.optim.Optimizer):
-        optimizer.load_state_dict(_of(state["optimizers"], path, "optimiser"))
+        optimizer.load_state_dict(copy.deepcopy(_of(state["optimizers"], path, "optimiser")))
     for path, generator in _attributes(module, torch.Generator):
         generator.set_state(_of(state["generators"], path, "generator").cpu())
 

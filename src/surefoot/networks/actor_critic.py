@@ -68,6 +68,7 @@ class ActorCritic(nn.Module):
         self.critic_encoder = None if self.is_shared else make_mlp(sizes["critic"], critic)
         num_features = [actor.hidden_dims, actor.hidden_dims if self.is_shared else critic.hidden_dims]
         widths = [dims[-1] if dims else sizes[n] for dims, n in zip(num_features, sizes, strict=True)]
+        self.num_actor_features, self.num_critic_features = widths
         self.action_head = make_head(spec.action_space, widths[0], actor.distribution, actor.last_activation)
         if self.mirror and not hasattr(self.action_head, "std_param"):
             raise ConfigError(f"actor.mirror needs a Box action space, not {spec.action_space}.")
