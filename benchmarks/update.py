@@ -2,9 +2,9 @@
 
     python benchmarks/update.py [--repetitions 5] [--json FILE]
 
-The limit is the time of `mm` for each layer's output, weight gradient and input gradient (not the first layer's), in
-preallocated memory, without bias or activation, for the same rows. Ours and the limit alternate; medians and their
-ratio are printed.
+The limit is the time of `mm` for each layer's output, weight gradient and input gradient (not the first
+layer's), in preallocated memory, without bias or activation, for the same rows. Ours and the limit alternate;
+medians and their ratio are printed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import statistics
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import gymnasium
@@ -76,7 +77,7 @@ def time_update(regime: Regime) -> float:
 def time_products(regime: Regime) -> float:
     rows = regime.num_envs * regime.num_steps
     widths = [[regime.obs, *regime.hidden, out] for out in (regime.actions, 1)]
-    layers = [pair for w in widths for pair in zip(w, w[1:], strict=False)]
+    layers = [pair for w in widths for pair in pairwise(w)]
     firsts = {0, len(regime.hidden) + 1}
     m = min(regime.mini_batch, rows)
     x = [(torch.randn(m, i), torch.randn(i, o), torch.randn(m, o)) for i, o in layers]
@@ -92,7 +93,9 @@ def time_products(regime: Regime) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -104,8 +107,15 @@ def main() -> None:
         batches = regime.epochs * -(-regime.num_envs * regime.num_steps // regime.mini_batch)
         ours, limit = (statistics.median(column) for column in zip(*pairs, strict=True))
         ratio = statistics.median(a / b for a, b in pairs)
-        table[name] = {"update_s": ours, "products_s": limit, "ratio": ratio, "us_per_mini_batch": ours / batches * 1e6}
-        print(f"{name:8} update {ours:.3f} s  products {limit:.3f} s  ratio {ratio:.2f}  {ours / batches * 1e6:.0f} µs a mini-batch")
+        table[name] = {
+            "update_s": ours,
+            "products_s": limit,
+            "ratio": ratio,
+            "us_per_mini_batch": ours / batches * 1e6,
+        }
+        print(
+            f"{name:8} update {ours:.3f} s  products {limit:.3f} s  ratio {ratio:.2f}  {ours / batches * 1e6:.0f} µs a mini-batch"
+        )
     if arguments.json:
         arguments.json.write_text(json.dumps(table, indent=1))
 

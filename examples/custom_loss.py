@@ -1,6 +1,7 @@
-"""A new loss is a new class: here, actions that change little for inputs that change little (CAPS, Mysore 2021).
+"""A new loss is a new class: here, actions that change little for inputs that change little (CAPS, Mysore
+2021).
 
-    python examples/custom_loss.py [ITERATIONS]
+python examples/custom_loss.py [ITERATIONS]
 """
 
 import sys

@@ -1,6 +1,7 @@
-"""The objective is exactly one, so it is an argument of PPO: here, Simple Policy Optimisation (Xie et al. 2024).
+"""The objective is exactly one, so it is an argument of PPO: here, Simple Policy Optimisation (Xie et al.
+2024).
 
-    python examples/custom_objective.py [ITERATIONS]
+python examples/custom_objective.py [ITERATIONS]
 """
 
 import sys
@@ -14,7 +15,9 @@ from surefoot.types import EnvSpec
 
 
 class SimplePolicyOptimization(Objective):
-    """A quadratic pull towards ratio 1 in place of the clip: its optimum lies at ratio 1 ± ε (arXiv:2401.16025)."""
+    """A quadratic pull towards ratio 1 in place of the clip: its optimum lies at ratio 1 ± ε
+    (arXiv:2401.16025).
+    """
 
     def forward(self, log_ratio, advantage, kl):
         ratio = log_ratio.exp()

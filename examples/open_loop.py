@@ -1,6 +1,6 @@
 """The loop laid open: PPO in four calls, for those who bring their own environment loop and logging.
 
-    python examples/open_loop.py [ITERATIONS]
+python examples/open_loop.py [ITERATIONS]
 """
 
 import sys
@@ -26,7 +26,12 @@ policy = surefoot.ActorCritic(
 )
 config = PPOConfig(gamma=0.9, mini_batch_size=64, num_learning_epochs=10, schedule="fixed")
 ppo = surefoot.PPO(
-    policy, spec, config, num_steps_per_env=num_steps, max_iterations=num_iterations, extensions=[RewardScaling()]
+    policy,
+    spec,
+    config,
+    num_steps_per_env=num_steps,
+    max_iterations=num_iterations,
+    extensions=[RewardScaling()],
 )
 
 obs = env.reset(seed=1)
@@ -39,7 +44,10 @@ for iteration in range(num_iterations):
         obs, reward = step.observations, reward + step.rewards.mean().item() / num_steps
     ppo.compute_returns(obs)
     metrics = ppo.update()
-    print(f"{iteration:3d}  reward per step {reward:7.3f}  " + "  ".join(f"{k} {metrics[k]:.4f}" for k in ("Loss/value", "Loss/kl")))
+    print(
+        f"{iteration:3d}  reward per step {reward:7.3f}  "
+        + "  ".join(f"{k} {metrics[k]:.4f}" for k in ("Loss/value", "Loss/kl"))
+    )
 
 print("reward after training", surefoot.evaluate(policy, env, episodes=16, seed=100)["mean_reward"])
 env.close()

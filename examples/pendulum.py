@@ -1,6 +1,6 @@
 """PPO on Pendulum-v1 in its five steps, written out with Surefoot's parts.
 
-    python examples/pendulum.py [ITERATIONS]
+python examples/pendulum.py [ITERATIONS]
 """
 
 import copy

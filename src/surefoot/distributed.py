@@ -76,8 +76,8 @@ def gather_objects(obj: Any) -> list[Any]:
 def moments(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Count, mean and sum of squared deviations of the rows of `x` [R, ...] over all processes, in float64.
 
-    Rows where `mask` [R] is False count for nothing, whatever they hold. The parts of the processes are merged
-    exactly (Chan et al. 1983, eq. 2.1), in rank order, so that every process gets the same bits.
+    Rows where `mask` [R] is False count for nothing, whatever they hold. The parts of the processes are
+    merged exactly (Chan et al. 1983, eq. 2.1), in rank order, so that every process gets the same bits.
     """
     rows = x.double()
     if mask is None:

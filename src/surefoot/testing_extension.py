@@ -26,8 +26,8 @@ NUM_ENVS, NUM_STEPS = 6, 8
 def check_extension(kind: type[Extension], two_processes: bool = True, **arguments: Any) -> None:
     """Train a small policy with `kind(**arguments)` and check the contract of `Extension`.
 
-    The toy environment has the observation groups `policy` [5] and `privileged` [4], two actions in [-1, 1], and
-    episodes that end by task and by clock.
+    The toy environment has the observation groups `policy` [5] and `privileged` [4], two actions in [-1, 1],
+    and episodes that end by task and by clock.
 
     Args:
         kind: The extension's class, importable by name.
@@ -145,7 +145,8 @@ def _audited(kind: type[Extension]) -> type[Extension]:
 
         def _per_row(self, rollout: RolloutStorage, result: Tensor, what: str) -> Tensor:
             assert result.shape == rollout.rewards.shape, (
-                f"{what}() returned shape {tuple(result.shape)}; expected [T, N] = {tuple(rollout.rewards.shape)}"
+                f"{what}() returned shape {tuple(result.shape)}; expected [T, N], "
+                f"{tuple(rollout.rewards.shape)}"
             )
             assert bool(result[rollout.valid].isfinite().all()), (
                 f"{what}() returned a number that is not finite"
@@ -177,8 +178,8 @@ def _check_resume(kind: type[Extension], arguments: dict[str, Any]) -> None:
     expected, got = _train(ppo, 1, data_seed=7), _train(copy, 1, data_seed=7)
     for name, tensor in expected.items():
         assert torch.equal(tensor, got[name]), (
-            f"'{name}' differs after saving and loading; keep all state in parameters, buffers, optimisers and "
-            "generators that are attributes of the extension"
+            f"'{name}' differs after saving and loading; keep all state in parameters, buffers, optimisers "
+            "and generators that are attributes of the extension"
         )
 
 

@@ -12,7 +12,7 @@ Shape letters, in every docstring and comment of the package:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -57,7 +57,8 @@ class Step:
         cls, observations: Observations, rewards: Tensor, dones: Tensor, extras: Mapping[str, Any]
     ) -> Step:
         """From RSL-RL's form: `dones` [N] of any dtype, `extras["time_outs"]` [N] where it was the clock, and
-        `extras["final_observations"]` where the environment still has them."""
+        `extras["final_observations"]` where the environment still has them.
+        """
         ended = dones.bool().flatten()
         time_outs = torch.as_tensor(extras.get("time_outs", False), device=ended.device).bool().flatten()
         truncated = ended & time_outs
@@ -94,7 +95,7 @@ class EnvSpec:
     num_envs: int
     gamma: float = 0.99
     step_dt: float | None = None
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     mirror: MirrorMap | None = None
     generator: torch.Generator | None = None
     """For the randomness of extensions; saved with the run."""
@@ -103,8 +104,8 @@ class EnvSpec:
 class Distribution(Protocol):
     """A batch of action distributions: a value, never the state of a model.
 
-    Raw actions are what is sampled and stored, always `[..., A]` (a Discrete action has A = 1). All results are
-    float32 or wider, of the batch's leading shape.
+    Raw actions are what is sampled and stored, always `[..., A]` (a Discrete action has A = 1). All results
+    are float32 or wider, of the batch's leading shape.
     """
 
     kl_kind: str
@@ -173,7 +174,8 @@ class Batch:
     """PPO's own: the normalised network inputs of the sampled rows."""
 
     def append(self, observations: Observations, actions: Tensor, source: Tensor) -> Batch:
-        """Add rows that take everything but observations and actions from the rows `source` [K] of this batch.
+        """Add rows that take everything but observations and actions from the rows `source` [K] of this
+        batch.
 
         An added row keeps the old log-probability of its source: the density that produced it.
         """
@@ -181,18 +183,12 @@ class Batch:
         def grow(x: Tensor) -> Tensor:
             return torch.cat([x, x[source]])
 
-        return Batch(
+        names = ("old_log_prob", "old_value", "advantage", "returns", "index")
+        return replace(
+            self,
             observations={g: torch.cat([self.observations[g], x]) for g, x in observations.items()},
             actions=torch.cat([self.actions, actions]),
-            old_log_prob=grow(self.old_log_prob),
             old_distribution={k: grow(x) for k, x in self.old_distribution.items()},
-            old_value=grow(self.old_value),
-            advantage=grow(self.advantage),
-            returns=grow(self.returns),
-            index=grow(self.index),
-            num_sampled=self.num_sampled,
-            rollout=self.rollout,
             mask=None if self.mask is None else grow(self.mask),
-            hidden=self.hidden,
-            inputs=self.inputs,
+            **{name: grow(getattr(self, name)) for name in names},
         )

@@ -18,7 +18,8 @@ class PPOConfig:
     class_name: Literal["PPO"] = "PPO"
     """The algorithm."""
     policy_objective: str = "clip"
-    """`clip` (PPO-Clip), `penalty` (PPO-Penalty, adaptive β), or `package.module:Class` of your own Objective."""
+    """`clip` (PPO-Clip), `penalty` (PPO-Penalty, adaptive β), or `package.module:Class` of your own
+    Objective."""
     num_learning_epochs: Annotated[int, Ge(1)] = 5
     """Passes over each rollout. Raise: more learning per sample, and more risk of leaving the trust region
     (watch `Loss/kl`). Lower: steadier, slower."""
@@ -27,15 +28,17 @@ class PPOConfig:
     mini_batch_size: Annotated[int, Ge(1)] | None = None
     """Rows per mini-batch, over all processes; instead of `num_mini_batches`."""
     learning_rate: Annotated[float, Gt(0)] = 1e-3
-    """Adam's step size (the initial one, with a schedule). Raise: faster until `Loss/kl` and `Loss/clip_fraction`
-    grow. Lower: steadier, slower."""
+    """Adam's step size (the initial one, with a schedule). Raise: faster until `Loss/kl` and
+    `Loss/clip_fraction` grow. Lower: steadier, slower."""
     critic_learning_rate: Annotated[float, Gt(0)] | None = None
-    """Step size of the critic, when the networks are separate; keeps its ratio to `learning_rate`. null: the same."""
+    """Step size of the critic, when the networks are separate; keeps its ratio to `learning_rate`. null: the
+    same."""
     schedule: Literal["adaptive", "fixed", "constant", "linear", "cosine"] | ScheduleConfig = "adaptive"
     """Learning rate over time: `adaptive` follows the KL, `fixed` (also `constant`) never moves, `linear` and
     `cosine` fall to 0 at `max_iterations`; or a schedule in full, `{type: linear, final: 1e-4}`."""
     desired_kl: float | None = 0.01
-    """Target of the `adaptive` schedule, per mini-batch. Raise: larger policy steps. Must be above 0 there."""
+    """Target of the `adaptive` schedule, per mini-batch. Raise: larger policy steps. Must be above 0
+    there."""
     lr_bounds: tuple[Annotated[float, Gt(0)], Annotated[float, Gt(0)]] = (1e-5, 1e-2)
     """Bounds of the `adaptive` learning rate."""
     clip_param: Annotated[float, Gt(0)] = 0.2
@@ -47,20 +50,23 @@ class PPOConfig:
     kl_beta: Annotated[float, Gt(0)] = 1.0
     """PPO-Penalty: β at the start."""
     value_loss_coef: Annotated[float, Ge(0)] = 1.0
-    """Weight of the value loss, the mean squared error without ½ (half of another trainer's `vf_coef`). Matters
-    with a shared trunk and for joint gradient clipping."""
+    """Weight of the value loss, the mean squared error without ½ (half of another trainer's `vf_coef`).
+    Matters with a shared trunk and for joint gradient clipping."""
     value_loss: Literal["clipped", "mse", "huber"] | None = None
     """Form of the value loss; null: by `use_clipped_value_loss`."""
     use_clipped_value_loss: bool = True
     """`clipped` value loss if true, else `mse`; read where `value_loss` is null."""
     huber_delta: Annotated[float, Gt(0)] = 1.0
-    """Where the Huber loss turns from square to linear, in units of the return. Lower: outliers count less."""
+    """Where the Huber loss turns from square to linear, in units of the return. Lower: outliers count
+    less."""
     entropy_coef: Annotated[float, Ge(0)] = 0.0
-    """Weight of the entropy bonus. Raise: explores longer; too high and `Policy/mean_std` grows without end."""
+    """Weight of the entropy bonus. Raise: explores longer; too high and `Policy/mean_std` grows without
+    end."""
     entropy_schedule: ScheduleConfig | None = None
     """`entropy_coef` over time; null: constant."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
-    """Discount per environment step. The horizon is about 1/(1-γ) steps. Raise: longer foresight, noisier values."""
+    """Discount per environment step. The horizon is about 1/(1-γ) steps. Raise: longer foresight, noisier
+    values."""
     lam: Annotated[float, Interval(ge=0, le=1)] = 0.95
     """λ of generalised advantage estimation: 0 trusts the critic, 1 the observed return."""
     max_grad_norm: Annotated[float, Gt(0)] = 1.0
@@ -77,15 +83,15 @@ class PPOConfig:
     def __post_init__(self) -> None:
         if self.num_mini_batches is not None and self.mini_batch_size is not None:
             raise ConfigError(
-                f"num_mini_batches ({self.num_mini_batches}) and mini_batch_size ({self.mini_batch_size}) are both "
-                "set and say the same thing twice; keep one."
+                f"num_mini_batches ({self.num_mini_batches}) and mini_batch_size ({self.mini_batch_size}) "
+                "are both set and say the same thing twice; keep one."
             )
         if self.is_adaptive and not (self.desired_kl and self.desired_kl > 0):
             raise ConfigError(f"desired_kl is {self.desired_kl}; schedule 'adaptive' needs a number above 0.")
         if self.is_adaptive and self.policy_objective == "penalty":
             raise ConfigError(
-                "policy_objective 'penalty' and schedule 'adaptive' both steer by the KL; set schedule to 'fixed', "
-                "'linear' or 'cosine'."
+                "policy_objective 'penalty' and schedule 'adaptive' both steer by the KL; set schedule to "
+                "'fixed', 'linear' or 'cosine'."
             )
         low, high = self.lr_bounds
         if low > high:
@@ -96,7 +102,9 @@ class PPOConfig:
         return self.schedule == "adaptive"
 
     def num_batches(self, num_rows: int) -> int:
-        """Mini-batches per epoch for a rollout of `num_rows` = N·T rows (4096 · 24 / 4 = 24,576 rows each)."""
+        """Mini-batches per epoch for a rollout of `num_rows` = N·T rows (4096 · 24 / 4 = 24,576 rows
+        each).
+        """
         if self.mini_batch_size is not None:
             return -(-num_rows // self.mini_batch_size)
         return self.num_mini_batches or 4
@@ -107,5 +115,3 @@ class PPOConfig:
             return self.schedule
         name = "fixed" if self.schedule in ("adaptive", "constant", "fixed") else self.schedule
         return ScheduleConfig(type=name)  # pyright: ignore[reportArgumentType]
-
-

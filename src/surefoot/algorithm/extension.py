@@ -14,8 +14,8 @@ from surefoot.types import Batch, EnvSpec, PolicyOutput, Stats
 class Extension(nn.Module):
     """A reward, a regulariser, an augmentation or an auxiliary task. Every method does nothing by default.
 
-    State lives in parameters, buffers, optimisers and generators kept as attributes: saving, loading, moving and
-    synchronising over processes are then automatic. Order of calls in one iteration: `prepare`, `reward`,
+    State lives in parameters, buffers, optimisers and generators kept as attributes: saving, loading, moving
+    and synchronising over processes are then automatic. Order of calls in one iteration: `prepare`, `reward`,
     `advantage`; for each mini-batch `augment`, `loss`; at the end `learn`.
     """
 
@@ -31,8 +31,9 @@ class Extension(nn.Module):
         return ()
 
     def prepare(self, rollout: RolloutStorage, policy: ActorCritic) -> None:
-        """With the weights that collected the rollout, before rewards are folded. Keep [T, N] results here and
-        read them in `loss` by `batch.index`."""
+        """With the weights that collected the rollout, before rewards are folded. Keep [T, N] results here
+        and read them in `loss` by `batch.index`.
+        """
 
     def reward(self, rollout: RolloutStorage, reward: Tensor) -> Tensor:
         """Reward [T, N] to reward [T, N]; a fold over the extensions in list order."""
@@ -47,7 +48,9 @@ class Extension(nn.Module):
         return batch
 
     def loss(self, batch: Batch, out: PolicyOutput, policy: ActorCritic) -> dict[str, Tensor]:
-        """Weighted scalars by their logged name (`Aux/prediction`); they are added to PPO's loss and logged."""
+        """Weighted scalars by their logged name (`Aux/prediction`); they are added to PPO's loss and
+        logged.
+        """
         return {}
 
     def learn(self, rollout: RolloutStorage) -> Stats:

@@ -27,12 +27,16 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: Tensor | float) ->
 
 
 def penalty_surrogate(ratio: Tensor, advantage: Tensor, kl: Tensor, beta: Tensor | float) -> Tensor:
-    """PPO-Penalty (Schulman et al. 2017, eq. 8), as a loss: unclipped ratio and β times the KL per row [M]."""
+    """PPO-Penalty (Schulman et al. 2017, eq. 8), as a loss: unclipped ratio and β times the KL per row
+    [M].
+    """
     return -advantage * ratio + beta * kl
 
 
 def adapt_beta(beta: Tensor, kl: Tensor, target: float, bounds: tuple[float, float] = (1e-4, 1e4)) -> Tensor:
-    """β for the next iteration (Schulman et al. 2017, section 4): double above 1.5 targets, halve below 1/1.5."""
+    """β for the next iteration (Schulman et al. 2017, section 4): double above 1.5 targets, halve below
+    1/1.5.
+    """
     doubled = torch.where(kl > 1.5 * target, beta * 2, beta)
     return torch.where(kl < target / 1.5, beta / 2, doubled).clamp(*bounds)
 
@@ -43,13 +47,17 @@ def mse_value_loss(value: Tensor, returns: Tensor) -> Tensor:
 
 
 def clipped_value_loss(value: Tensor, old_value: Tensor, returns: Tensor, clip: Tensor | float) -> Tensor:
-    """The larger of the squared errors of V and of V kept within ± `clip` of the old one (OpenAI Baselines)."""
+    """The larger of the squared errors of V and of V kept within ± `clip` of the old one (OpenAI
+    Baselines).
+    """
     clipped = old_value + torch.clamp(value - old_value, -clip, clip)
     return torch.maximum((value - returns).square(), (clipped - returns).square())
 
 
 def huber_value_loss(value: Tensor, returns: Tensor, delta: float) -> Tensor:
-    """Square near the target, linear beyond `delta`; twice Huber's form, so that near it equals the squared error."""
+    """Square near the target, linear beyond `delta`; twice Huber's form, so that near it equals the squared
+    error.
+    """
     return 2 * functional.huber_loss(value, returns, reduction="none", delta=delta)
 
 

@@ -1,4 +1,4 @@
-"""The policy objective is exactly one: PPO-Clip, PPO-Penalty or your own."""
+"""The policy objective is exactly one: PPO-Clip, PPO-Penalty or your own. So is the value loss."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from surefoot.algorithm.losses import adapt_beta, clipped_surrogate, penalty_surrogate
+from surefoot.algorithm.config import PPOConfig
+from surefoot.algorithm.losses import (
+    adapt_beta,
+    clipped_surrogate,
+    clipped_value_loss,
+    huber_value_loss,
+    mse_value_loss,
+    penalty_surrogate,
+)
+from surefoot.errors import ConfigError
 
 
 class Objective(nn.Module, ABC):
@@ -17,7 +26,8 @@ class Objective(nn.Module, ABC):
     """Whether `forward` differentiates through the KL."""
 
     clip: Tensor
-    """0-d ε: set by PPO from `clip_param` and its schedule before each iteration; also clips the value loss."""
+    """0-d ε: set by PPO from `clip_param` and its schedule before each iteration; also clips the value
+    loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,3 +64,24 @@ class Penalty(Objective):
 
     def end_iteration(self, kl: Tensor) -> None:
         self.beta.copy_(adapt_beta(self.beta, kl, self.kl_target))
+
+
+def make_objective(config: PPOConfig) -> Objective:
+    if config.policy_objective == "clip":
+        return Clip()
+    if config.policy_objective == "penalty":
+        return Penalty(config.kl_target, config.kl_beta)
+    raise ConfigError(
+        f"policy_objective '{config.policy_objective}': choose 'clip' or 'penalty', or give PPO an "
+        "`objective`."
+    )
+
+
+def value_loss(config: PPOConfig, value: Tensor, old_value: Tensor, returns: Tensor, clip: Tensor) -> Tensor:
+    """The configured value loss per row [M]."""
+    kind = config.value_loss or ("clipped" if config.use_clipped_value_loss else "mse")
+    if kind == "clipped":
+        return clipped_value_loss(value, old_value, returns, clip)
+    if kind == "huber":
+        return huber_value_loss(value, returns, config.huber_delta)
+    return mse_value_loss(value, returns)

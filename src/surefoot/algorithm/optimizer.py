@@ -1,4 +1,6 @@
-"""The policy's optimiser: parameters and gradients in one flat buffer each, everything decided on the device."""
+"""The policy's optimiser: parameters and gradients in one flat buffer each, everything decided on the
+device.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,13 @@ OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
 class FlatOptimizer(nn.Module):
     """Clips, adapts the learning rate, checks and steps with single operations over all parameters.
 
-    Each parameter becomes a view into one flat buffer, so that the norm, the reduction over processes, the finite
-    check and the optimiser step are one operation each. A parameter that gets no gradient counts as zero.
+    Each parameter becomes a view into one flat buffer, so that the norm, the reduction over processes, the
+    finite check and the optimiser step are one operation each. A parameter that gets no gradient counts as
+    zero.
 
     Args:
-        segments: Parameters by name; each segment is clipped on its own, unless `config.grad_clip` is `joint`.
+        segments: Parameters by name; each segment is clipped on its own, unless `config.grad_clip` is
+        `joint`.
             A parameter in several segments belongs to the first.
         config: Learning rates, clipping, optimiser.
     """
@@ -41,7 +45,9 @@ class FlatOptimizer(nn.Module):
         sizes = [sum(p.numel() for p in ps) for ps in self.parameters_by_segment.values()]
         with torch.no_grad():
             data = torch.cat([p.detach().reshape(-1) for p in self.flat_parameters])
-            for p, view in zip(self.flat_parameters, data.split([p.numel() for p in self.flat_parameters]), strict=True):
+            for p, view in zip(
+                self.flat_parameters, data.split([p.numel() for p in self.flat_parameters]), strict=True
+            ):
                 p.data = view.view_as(p)
         # two more numbers ride along in the one reduction over processes: the KL and the count of rows
         self.gradient = torch.zeros(data.numel() + 2, dtype=data.dtype, device=data.device)
@@ -70,11 +76,13 @@ class FlatOptimizer(nn.Module):
         """One step on the mean loss of `count` rows, weighted by their number over processes.
 
         Returns:
-            The gradient norm before clipping, the KL over all processes, and 1.0 where the step was skipped because
-            it would have put a non-finite number into the weights. All 0-d.
+            The gradient norm before clipping, the KL over all processes, and 1.0 where the step was skipped
+            because it would have put a non-finite number into the weights. All 0-d.
         """
         with torch.enable_grad():
-            gradients = torch.autograd.grad(loss, self.flat_parameters, allow_unused=True, materialize_grads=True)
+            gradients = torch.autograd.grad(
+                loss, self.flat_parameters, allow_unused=True, materialize_grads=True
+            )
         torch.cat([g.reshape(-1) for g in gradients], out=self.gradient[:-2])
         if distributed.world_size() > 1:
             self.gradient[-2] = kl

@@ -1,7 +1,7 @@
 """Proximal policy optimisation: the page to read first.
 
-One iteration is T times `act` and `process_env_step`, then `compute_returns` and `update`. While the rollout is
-collected only the actor runs; values and log-probabilities follow in a few large batches.
+One iteration is T times `act` and `process_env_step`, then `compute_returns` and `update`. While the rollout
+is collected only the actor runs; values and log-probabilities follow in a few large batches.
 """
 
 from __future__ import annotations
@@ -16,18 +16,12 @@ from torch import Tensor, nn
 
 from surefoot import distributed
 from surefoot.algorithm.config import PPOConfig
+from surefoot.algorithm.diagnostics import rollout_metrics
 from surefoot.algorithm.extension import Extension
-from surefoot.algorithm.losses import (
-    clip_fraction,
-    clipped_value_loss,
-    huber_value_loss,
-    kl_k3,
-    masked_mean,
-    mse_value_loss,
-)
-from surefoot.algorithm.objectives import Clip, Objective, Penalty
+from surefoot.algorithm.losses import clip_fraction, kl_k3, masked_mean
+from surefoot.algorithm.objectives import Objective, make_objective, value_loss
 from surefoot.algorithm.optimizer import FlatOptimizer
-from surefoot.algorithm.returns import explained_variance, gae, normalize_advantage
+from surefoot.algorithm.returns import gae, normalize_advantage
 from surefoot.algorithm.rollout_storage import RolloutStorage
 from surefoot.algorithm.schedules import ScheduleConfig, schedule_value
 from surefoot.algorithm.state import collect_state, restore_state
@@ -36,7 +30,8 @@ from surefoot.networks.actor_critic import ActorCritic
 from surefoot.types import Batch, EnvSpec, Observations, PolicyOutput, Step
 
 EVALUATION_ROWS = 16384
-"""Rows per call when a whole rollout is evaluated: large enough to be fast, small enough to stay in memory."""
+"""Rows per call when a whole rollout is evaluated: large enough to be fast, small enough to stay in
+memory."""
 
 
 class PPO(nn.Module):
@@ -150,7 +145,13 @@ class PPO(nn.Module):
             finals = self.policy.inputs(rollout.final_observations, ("critic",))
             bootstrap.view(-1)[rollout.final_index] = self._values(finals)
         advantage, _ = gae(
-            self.reward, rollout.values, rollout.terminated, rollout.truncated, bootstrap, config.gamma, config.lam
+            self.reward,
+            rollout.values,
+            rollout.terminated,
+            rollout.truncated,
+            bootstrap,
+            config.gamma,
+            config.lam,
         )
         for extension in self._each_extension():
             advantage = extension.advantage(rollout, advantage)
@@ -165,9 +166,9 @@ class PPO(nn.Module):
 
     def _values(self, inputs: dict[str, Tensor]) -> Tensor:
         """V of inputs [..., D], a block of rows at a time."""
-        x = inputs[self.policy.critic_input]
+        x = inputs[self.policy.inputs.critic_name]
         blocks = x.reshape(-1, x.shape[-1]).split(EVALUATION_ROWS)
-        values = [self.policy.value_of({self.policy.critic_input: block}) for block in blocks]
+        values = [self.policy.value_of({self.policy.inputs.critic_name: block}) for block in blocks]
         return torch.cat(values).view(x.shape[:-1])
 
     # ------------------------------------------------------------------ learning
@@ -180,7 +181,7 @@ class PPO(nn.Module):
         """
         config, rollout = self.config, self.storage
         self._apply_schedules()
-        metrics = self._rollout_metrics()
+        metrics = rollout_metrics(rollout) | {"Data/advantage_std": self.advantage_std}
         history: dict[str, list[Tensor]] = defaultdict(list)
         for epoch in range(config.num_learning_epochs):
             if epoch and config.recompute_advantages:
@@ -206,7 +207,9 @@ class PPO(nn.Module):
         metrics: dict[str, Tensor] = {}
         if self.config.normalize_advantage_per_mini_batch:
             scale = batch.returns.abs().amax()
-            batch.advantage, metrics["Data/advantage_std"] = normalize_advantage(batch.advantage, batch.mask, scale)
+            batch.advantage, metrics["Data/advantage_std"] = normalize_advantage(
+                batch.advantage, batch.mask, scale
+            )
         batch = self._augment(batch)
         out = self.policy.evaluate(batch.inputs, batch.actions, self.action_generator)
         loss, kl, terms = self._loss(batch, out)
@@ -229,8 +232,9 @@ class PPO(nn.Module):
         return batch
 
     def _loss(self, batch: Batch, out: PolicyOutput) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """PPO's loss, the mean KL(old ‖ new), and the terms to log. KL, entropy and the clip fraction are those of
-        the sampled rows."""
+        """PPO's loss, the mean KL(old ‖ new), and the terms to log. KL, entropy and the clip fraction are
+        those of the sampled rows.
+        """
         log_ratio = out.log_prob - batch.old_log_prob
         with torch.set_grad_enabled(self.objective.uses_kl):
             if out.distribution.kl_kind == "exact":
@@ -254,15 +258,10 @@ class PPO(nn.Module):
 
     def _value_loss(self, batch: Batch, value: Tensor) -> Tensor:
         """[M], in normalised units where the critic normalises values."""
-        old_value, returns, config = batch.old_value, batch.returns, self.config
+        targets = value, batch.old_value, batch.returns
         if self.policy.value_normalizer is not None:
-            value, old_value, returns = map(self.policy.value_normalizer.normalize, (value, old_value, returns))
-        kind = config.value_loss or ("clipped" if config.use_clipped_value_loss else "mse")
-        if kind == "clipped":
-            return clipped_value_loss(value, old_value, returns, self.objective.clip)
-        if kind == "huber":
-            return huber_value_loss(value, returns, config.huber_delta)
-        return mse_value_loss(value, returns)
+            targets = map(self.policy.value_normalizer.normalize, targets)
+        return value_loss(self.config, *targets, self.objective.clip)
 
     # ------------------------------------------------------------------ between iterations
 
@@ -277,12 +276,16 @@ class PPO(nn.Module):
 
     @property
     def bootstrap(self) -> str:
-        """How the last rollout's time limits were valued: by `final` observations, or by the `current` ones."""
+        """How the last rollout's time limits were valued: by `final` observations, or by the `current`
+        ones.
+        """
         return "final" if self.storage.offers_final else "current"
 
     def warm_up(self, observations: Iterable[Observations]) -> None:
-        """Give the normalisers provisional statistics, [N, ...] observations a step; none of them is counted."""
-        self.policy.warm_up_normalizers([{g: x.clone() for g, x in o.items()} for o in observations])
+        """Give the normalisers provisional statistics, [N, ...] observations a step; none of them is
+        counted.
+        """
+        self.policy.inputs.warm_up([{g: x.clone() for g, x in o.items()} for o in observations])
 
     def state(self) -> dict[str, Any]:
         """Everything that the algorithm needs to go on, as tensors and plain data."""
@@ -311,28 +314,7 @@ class PPO(nn.Module):
     def _update_normalizers(self) -> None:
         rollout = self.storage
         rows = {g: x[:-1].flatten(0, 1) for g, x in rollout.observations.items()}
-        self.policy.update_normalizers(rows, None if rollout.all_valid else rollout.valid.flatten())
-
-    @torch.no_grad()
-    def _rollout_metrics(self) -> dict[str, Tensor]:
-        rollout = self.storage
-        mask = None if rollout.all_valid else rollout.valid
-        counts = torch.stack(
-            [rollout.valid.sum(), (rollout.truncated & rollout.valid).sum(), (rollout.terminated & rollout.valid).sum()]
-        ).to(torch.float32)
-        used, truncations, terminations = distributed.all_sum(counts).unbind()
-        stds = rollout.distribution.get("std")
-        metrics = {
-            "Loss/explained_variance": explained_variance(rollout.values[:-1], rollout.returns, mask),
-            "Data/samples_used": used,
-            "Data/truncations": truncations,
-            "Data/terminations": terminations,
-            "Data/advantage_std": self.advantage_std,
-            "Data/return_abs_max": rollout.returns.abs().amax(),
-        }
-        if stds is not None:
-            metrics["Policy/mean_std"] = stds[-1].mean()
-        return metrics
+        self.policy.inputs.update(rows, None if rollout.all_valid else rollout.valid.flatten())
 
     # ------------------------------------------------------------------ construction
 
@@ -341,12 +323,14 @@ class PPO(nn.Module):
 
     def _make_storage(self, num_steps: int) -> RolloutStorage:
         read_by_extensions = [g for e in self._each_extension() for g in e.observation_groups()]
-        groups = dict.fromkeys([*self.policy.groups["actor"], *self.policy.groups["critic"], *read_by_extensions])
+        groups = dict.fromkeys(
+            [*self.policy.groups["actor"], *self.policy.groups["critic"], *read_by_extensions]
+        )
         for group in groups:
             if group not in self.spec.observation_spaces:
                 raise ConfigError(
-                    f"an extension reads the observation group '{group}', which the environment does not give; it has "
-                    f"{sorted(self.spec.observation_spaces)}."
+                    f"an extension reads the observation group '{group}', which the environment does not "
+                    f"give; it has {sorted(self.spec.observation_spaces)}."
                 )
         return RolloutStorage(
             self.spec.num_envs,
@@ -356,13 +340,3 @@ class PPO(nn.Module):
             device=self.spec.device,
             dtype=self.optimizer.gradient.dtype,
         )
-
-
-def make_objective(config: PPOConfig) -> Objective:
-    if config.policy_objective == "clip":
-        return Clip()
-    if config.policy_objective == "penalty":
-        return Penalty(config.kl_target, config.kl_beta)
-    raise ConfigError(
-        f"policy_objective '{config.policy_objective}': choose 'clip' or 'penalty', or hand PPO an `objective`."
-    )

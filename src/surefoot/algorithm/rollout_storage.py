@@ -9,6 +9,7 @@ import gymnasium
 import torch
 from torch import Tensor
 
+from surefoot.algorithm.stored import GatheredObservations, stored_dtype
 from surefoot.errors import EnvContractError
 from surefoot.types import Batch, Observations, Step
 
@@ -16,11 +17,11 @@ from surefoot.types import Batch, Observations, Step
 class RolloutStorage:
     """T steps of N environments.
 
-    While collecting: `observations[g]` [T+1, N, ...], `actions` [T, N, A] (raw), `distribution` (its parameters,
-    [T, N, ...] each), `rewards`, `terminated`, `truncated`, `valid` [T, N], `is_first` [T+1, N] (the row starts an
-    episode or follows an invalid one). PPO adds `actions_log_prob`, `values` [T+1, N], `advantages`, `returns`
-    [T, N] and the normalised `inputs`. Final observations are kept sparsely: `final_index` [K] (t·N+n) and
-    `final_observations[g]` [K, ...].
+    While collecting: `observations[g]` [T+1, N, ...], `actions` [T, N, A] (raw), `distribution` (its
+    parameters, [T, N, ...] each), `rewards`, `terminated`, `truncated`, `valid` [T, N], `is_first` [T+1, N]
+    (the row starts an episode or follows an invalid one). PPO adds `actions_log_prob`, `values` [T+1, N],
+    `advantages`, `returns` [T, N] and the normalised `inputs`. Final observations are kept sparsely:
+    `final_index` [K] (t·N+n) and `final_observations[g]` [K, ...].
 
     Args:
         num_envs: N.
@@ -51,7 +52,9 @@ class RolloutStorage:
         self.keep_terminal, self.device, self.dtype = keep_terminal, torch.device(device), dtype
         rows = (num_transitions_per_env, num_envs)
         self.observations: dict[str, Tensor] = {
-            g: torch.zeros(rows[0] + 1, num_envs, *(s.shape or ()), dtype=stored_dtype(s, dtype), device=device)
+            g: torch.zeros(
+                rows[0] + 1, num_envs, *(s.shape or ()), dtype=stored_dtype(s, dtype), device=device
+            )
             for g, s in observation_spaces.items()
         }
         self.rewards = torch.zeros(rows, dtype=dtype, device=device)
@@ -77,7 +80,7 @@ class RolloutStorage:
         """The first half of row `step`: what the policy saw [N, ...] and did [N, A]."""
         if self.step >= self.num_transitions_per_env:
             raise EnvContractError(
-                f"the rollout already holds {self.step} steps; call compute_returns() and update() before act()."
+                f"the rollout already holds {self.step} steps; call compute_returns() and update() first."
             )
         if not self.distribution:
             self._allocate_actions(actions, params)
@@ -87,7 +90,9 @@ class RolloutStorage:
             self.distribution[name][self.step] = value
 
     def add_transition(self, step: Step) -> None:
-        """The second half: what followed. Everything is copied, since an environment may reuse its buffers."""
+        """The second half: what followed. Everything is copied, since an environment may reuse its
+        buffers.
+        """
         t = self.step
         self.rewards[t] = step.rewards
         self.terminated[t] = step.terminated
@@ -230,30 +235,3 @@ class RolloutStorage:
             rollout=self,
             **fields,
         )
-
-
-class GatheredObservations(Mapping[str, Tensor]):
-    """The raw observations of some rows, gathered group by group when first read."""
-
-    def __init__(self, observations: Mapping[str, Tensor], index: Tensor) -> None:
-        self._observations, self._index = observations, index
-        self._gathered: dict[str, Tensor] = {}
-
-    def __getitem__(self, group: str) -> Tensor:
-        if group not in self._gathered:
-            self._gathered[group] = self._observations[group][:-1].flatten(0, 1)[self._index]
-        return self._gathered[group]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._observations)
-
-    def __len__(self) -> int:
-        return len(self._observations)
-
-
-def stored_dtype(space: gymnasium.Space[Any], dtype: torch.dtype) -> torch.dtype:
-    """Images stay uint8 and counted spaces int64; everything else is `dtype`."""
-    if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete):
-        return torch.int64
-    is_image = isinstance(space, gymnasium.spaces.Box) and space.dtype == "uint8" and len(space.shape) >= 2
-    return torch.uint8 if is_image else dtype

@@ -1,9 +1,12 @@
-"""Schedules of the learning rate, the clip range and the entropy coefficient: data, evaluated on the device."""
+"""Schedules of the learning rate, the clip range and the entropy coefficient: data, evaluated on the
+device.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Literal
 
 import torch
@@ -23,7 +26,8 @@ class ScheduleConfig:
     type: Literal["fixed", "linear", "cosine", "piecewise"] = "fixed"
     """Shape: `fixed`; `linear` or `cosine` from `initial` to `final`; `piecewise` linear through `points`."""
     initial: Annotated[float, Ge(0)] | None = None
-    """Value at iteration 0. Default: the key that is scheduled (`learning_rate`, `clip_param`, `entropy_coef`)."""
+    """Value at iteration 0. Default: the key that is scheduled (`learning_rate`, `clip_param`,
+    `entropy_coef`)."""
     final: Annotated[float, Ge(0)] = 0.0
     """Value at `horizon` and after it."""
     horizon: Annotated[int, Ge(1)] | None = None
@@ -33,13 +37,17 @@ class ScheduleConfig:
 
     def __post_init__(self) -> None:
         if (self.type == "piecewise") != (self.points is not None):
-            raise ConfigError(f"schedule type '{self.type}': 'points' belongs to type 'piecewise', which needs it.")
+            raise ConfigError(
+                f"schedule type '{self.type}': 'points' belongs to type 'piecewise', which needs it."
+            )
         if self.points and [i for i, _ in self.points] != sorted({i for i, _ in self.points}):
             raise ConfigError(f"schedule points {self.points}: iterations must rise.")
 
 
 def schedule_value(config: ScheduleConfig, initial: float, horizon: int, iteration: int) -> float:
-    """The value at `iteration` (from 0); `initial` and `horizon` stand in where the config leaves them open."""
+    """The value at `iteration` (from 0); `initial` and `horizon` stand in where the config leaves them
+    open.
+    """
     start = initial if config.initial is None else config.initial
     progress = min(iteration / (config.horizon or horizon), 1.0)
     if config.type == "linear":
@@ -54,7 +62,7 @@ def schedule_value(config: ScheduleConfig, initial: float, horizon: int, iterati
 def _interpolate(points: list[tuple[int, float]], iteration: int) -> float:
     if iteration <= points[0][0]:
         return points[0][1]
-    for (i0, v0), (i1, v1) in zip(points, points[1:], strict=False):
+    for (i0, v0), (i1, v1) in pairwise(points):
         if iteration < i1:
             return v0 + (v1 - v0) * (iteration - i0) / (i1 - i0)
     return points[-1][1]
@@ -65,8 +73,8 @@ def adapt_learning_rate(
 ) -> Tensor:
     """The KL-adaptive rule: slower above twice the desired KL, faster below half of it.
 
-    A KL of 0, up to float32 rounding, says that nothing was learned, and NaN that nothing is known: both leave the
-    rate as it is.
+    A KL of 0, up to float32 rounding, says that nothing was learned, and NaN that nothing is known: both
+    leave the rate as it is.
     Source: the rule of RSL-RL (Rudin et al. 2022, arXiv:2109.11978), per mini-batch.
     """
     slower = (rate / factor).clamp(min=bounds[0])

@@ -1,4 +1,6 @@
-"""The whole state of a module tree: parameters, buffers, optimisers and generators, as tensors and plain data."""
+"""The whole state of a module tree: parameters, buffers, optimisers and generators, as tensors and plain
+data.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def collect_state(module: nn.Module) -> dict[str, Any]:
     return {
         "tensors": {k: v.detach().clone() for k, v in module.state_dict().items()},
         # an optimiser hands out its live moments, which the next step would change
-        "optimizers": {p: copy.deepcopy(o.state_dict()) for p, o in _attributes(module, torch.optim.Optimizer)},
+        "optimizers": {
+            p: copy.deepcopy(o.state_dict()) for p, o in _attributes(module, torch.optim.Optimizer)
+        },
         "generators": {path: g.get_state() for path, g in _attributes(module, torch.Generator)},
     }
 
@@ -45,14 +49,16 @@ def check_tensors(own: dict[str, Any], saved: dict[str, Any]) -> None:
             raise CheckpointError(f"the checkpoint holds '{name}', which this configuration does not build.")
         if own[name].shape != saved[name].shape:
             raise CheckpointError(
-                f"'{name}' has shape {tuple(saved[name].shape)} in the checkpoint and {tuple(own[name].shape)} here; "
-                "use the configuration and environment that the checkpoint was made with."
+                f"'{name}' has shape {tuple(saved[name].shape)} in the checkpoint and "
+                f"{tuple(own[name].shape)} here; use the configuration and environment it was made with."
             )
 
 
 def _of(states: dict[str, Any], path: str, kind: str) -> Any:
     if path not in states:
-        raise CheckpointError(f"the checkpoint lacks the {kind} '{path}'; it was made with another configuration.")
+        raise CheckpointError(
+            f"the checkpoint lacks the {kind} '{path}'; it was made with another configuration."
+        )
     return states[path]
 
 

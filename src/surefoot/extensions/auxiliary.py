@@ -16,7 +16,8 @@ from surefoot.types import Batch, EnvSpec, PolicyOutput
 class AuxiliaryPrediction(Extension):
     """A linear head that predicts an observation group from the actor's features (Jaderberg et al. 2017).
 
-    Its gradient shapes the features; the policy does not read the prediction. Errors are in units of the target.
+    Its gradient shapes the features; the policy does not read the prediction. Errors are in units of the
+    target.
 
     Args:
         target: Observation group to predict, such as a privileged one.
@@ -40,8 +41,8 @@ class AuxiliaryPrediction(Extension):
         width = len(range(*self.part.indices(shape[-1] if shape else 0)))
         if len(shape) != 1 or not width:
             raise ConfigError(
-                f"AuxiliaryPrediction: {self.part} of the group '{self.target}', of shape {tuple(shape)}, is empty or "
-                "not a vector."
+                f"AuxiliaryPrediction: {self.part} of the group '{self.target}', of shape {tuple(shape)}, is "
+                "empty or not a vector."
             )
         self.head = nn.Linear(policy.num_actor_features, width)
 

@@ -18,8 +18,8 @@ class RewardScaling(Extension):
     """Divide rewards by the deviation of the running discounted return, so that values are of order 1.
 
     The return starts anew after each episode's end and skips rows that are only an autoreset. Statistics are
-    refreshed once per iteration, after the update; the first rollout is scaled by its own. Source: "reward scaling"
-    in Engstrom et al. 2020, arXiv:2005.12729, section 3.
+    refreshed once per iteration, after the update; the first rollout is scaled by its own. Source: "reward
+    scaling" in Engstrom et al. 2020, arXiv:2005.12729, section 3.
 
     Args:
         scale: A constant factor to use instead.
@@ -61,7 +61,7 @@ class RewardScaling(Extension):
         decay = torch.full_like(reward, self.gamma).masked_fill(starts, 0.0)
         first = torch.where(rollout.valid, reward, 0.0)
         first[0] += decay[0] * self.carry
-        # a forward sum is the backward one over reversed time, where row t's weight belongs to its predecessor
+        # a forward sum is the backward one over reversed time
         returns = discounted_sum(first.flip(0), decay.flip(0)).flip(0)
         self.carry.copy_(torch.where(rollout.is_first[-1], 0.0, returns[-1]))
         return returns.reshape(-1, 1)

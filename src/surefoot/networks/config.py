@@ -24,7 +24,8 @@ class DistributionConfig:
     std_type: Literal["scalar", "log"] = "scalar"
     """What is learned: the deviation itself (`scalar`) or its logarithm (`log`), one per action."""
     std_range: tuple[Annotated[float, Gt(0)], Annotated[float, Gt(0)]] = (0.001, 10.0)
-    """Bounds of the deviation. A lower ceiling stops exploration growing without end; a higher floor keeps some."""
+    """Bounds of the deviation. A lower ceiling stops exploration growing without end; a higher floor keeps
+    some."""
 
     def __post_init__(self) -> None:
         low, high = self.std_range
@@ -42,12 +43,14 @@ class NetworkConfig:
     activation: Activation = "elu"
     """Non-linearity after each hidden layer."""
     layer_norm: bool = False
-    """Normalise each hidden layer before its activation (Ba et al. 2016). Steadier with large or changing inputs;
-    costs about a fifth more time."""
+    """Normalise each hidden layer before its activation (Ba et al. 2016). Steadier with large or changing
+    inputs; costs about a fifth more time."""
     init: Literal["orthogonal", "default"] = "orthogonal"
-    """Initial weights: `orthogonal` with the gain of the activation (Saxe et al. 2014), or PyTorch's `default`."""
+    """Initial weights: `orthogonal` with the gain of the activation (Saxe et al. 2014), or PyTorch's
+    `default`."""
     obs_normalization: bool = False
-    """Scale observations by their running mean and deviation. Switch on unless the environment scales them."""
+    """Scale observations by their running mean and deviation. Switch on unless the environment scales
+    them."""
     obs_clip: Annotated[float, Gt(0)] | None = 10.0
     """Normalised observations are clipped to ± this many deviations; null: not clipped."""
 
@@ -59,10 +62,12 @@ class ActorConfig(NetworkConfig):
     last_activation: Literal["tanh"] | None = None
     """`tanh` bounds the mean to [-1, 1] without squashing the samples."""
     last_layer_gain: Annotated[float, Gt(0)] = 0.01
-    """Gain of the last layer's initial weights. Small: the first actions are centred, whatever the observation."""
+    """Gain of the last layer's initial weights. Small: the first actions are centred, whatever the
+    observation."""
     mirror: bool = False
-    """Average the policy with its mirror image under the environment's left-right symmetry: the gait is symmetric
-    by construction. Halves the samples needed; doubles the actor's cost. Needs an environment with a mirror map."""
+    """Average the policy with its mirror image under the environment's left-right symmetry: the gait is
+    symmetric by construction. Halves the samples needed; doubles the actor's cost. Needs an environment with
+    a mirror map."""
     distribution: DistributionConfig = field(default_factory=DistributionConfig)
     """The distribution over actions."""
 
@@ -74,5 +79,5 @@ class CriticConfig(NetworkConfig):
     last_layer_gain: Annotated[float, Gt(0)] = 1.0
     """Gain of the last layer's initial weights."""
     value_normalization: bool = False
-    """Learn values in units of their running deviation (PopArt, van Hasselt et al. 2016). Switch on where returns
-    are far from size 1 and you cannot scale the reward."""
+    """Learn values in units of their running deviation (PopArt, van Hasselt et al. 2016). Switch on where
+    returns are far from size 1 and you cannot scale the reward."""

@@ -97,7 +97,8 @@ def log_tanh_slope(u: Tensor) -> Tensor:
 class Categorical:
     """One of K choices from logits [..., K]; the raw action is its index [..., 1], int64.
 
-    A logit of -inf is a choice that cannot be taken: its probability is 0 and it adds nothing to entropy or KL.
+    A logit of -inf is a choice that cannot be taken: its probability is 0 and it adds nothing to entropy or
+    KL.
     """
 
     logits: Tensor
@@ -109,8 +110,9 @@ class Categorical:
 
     @property
     def log_probs(self) -> Tensor:
-        """[..., K], with the smallest finite number in place of log 0, so that 0 · log 0 = 0 and gradients stay
-        finite."""
+        """[..., K], with the smallest finite number in place of log 0, so that 0 · log 0 = 0 and gradients
+        stay finite.
+        """
         finite = self.logits.clamp(min=torch.finfo(self.logits.dtype).min / 4)
         return functional.log_softmax(finite, dim=-1)
 
@@ -143,8 +145,9 @@ class GaussianHead(nn.Module):
     """Features [..., F] to a Gaussian or SquashedGaussian with one learned deviation per action.
 
     `scalar` stores the deviation itself. Outside `std_range` the forward pass uses the nearest bound but the
-    gradient passes straight through, so that a parameter below the floor is never stuck there; `project` brings it
-    back into the range after each optimiser step. `log` stores the logarithm and bounds it the same way.
+    gradient passes straight through, so that a parameter below the floor is never stuck there; `project`
+    brings it back into the range after each optimiser step. `log` stores the logarithm and bounds it the same
+    way.
     """
 
     kl_kind = "exact"
@@ -211,13 +214,19 @@ def make_head(
     name = config.class_name
     if isinstance(space, gymnasium.spaces.Box):
         if name == "Categorical":
-            raise ConfigError(f"actor.distribution.class_name 'Categorical' needs a Discrete action space, not {space}.")
+            raise ConfigError(
+                f"actor.distribution.class_name 'Categorical' needs a Discrete action space, not {space}."
+            )
         return GaussianHead(num_features, int(math.prod(space.shape)), config, last_activation)
     if isinstance(space, gymnasium.spaces.Discrete):
         if name not in ("auto", "Categorical"):
-            raise ConfigError(f"actor.distribution.class_name '{name}' needs a Box action space, not {space}.")
+            raise ConfigError(
+                f"actor.distribution.class_name '{name}' needs a Box action space, not {space}."
+            )
         if last_activation:
-            raise ConfigError(f"actor.last_activation '{last_activation}' needs a Box action space, not {space}.")
+            raise ConfigError(
+                f"actor.last_activation '{last_activation}' needs a Box action space, not {space}."
+            )
         return CategoricalHead(num_features, int(space.n))
     raise ConfigError(
         f"action space {space} is not supported; use Box or Discrete (a Dict or Tuple can be flattened with "
@@ -228,8 +237,8 @@ def make_head(
 class ActionMap(nn.Module):
     """Raw actions [..., A] to what the environment takes.
 
-    A bounded Box dimension: the raw value clipped to [-1, 1] (or its tanh, when squashed) and mapped to the bounds;
-    half-bounded: clipped; unbounded: as it is. Discrete: the index plus the space's `start`.
+    A bounded Box dimension: the raw value clipped to [-1, 1] (or its tanh, when squashed) and mapped to the
+    bounds; half-bounded: clipped; unbounded: as it is. Discrete: the index plus the space's `start`.
     """
 
     low: Tensor
@@ -268,5 +277,3 @@ class ActionMap(nn.Module):
             mapped = raw
         # rounding of the map must not leave the Box
         return mapped.clamp(self.low, self.high).reshape(*raw.shape[:-1], *self.shape)
-
-

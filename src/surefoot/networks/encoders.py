@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
@@ -14,10 +14,11 @@ from torch.nn import functional
 from surefoot.errors import ConfigError
 from surefoot.networks.config import NetworkConfig
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "elu": nn.ELU,
-    "relu": nn.ReLU,
-    "leaky_relu": nn.LeakyReLU,
+# In place where the gradient needs only the result: ELU's then needs no exponential.
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "elu": lambda: nn.ELU(inplace=True),
+    "relu": lambda: nn.ReLU(inplace=True),
+    "leaky_relu": lambda: nn.LeakyReLU(inplace=True),
     "tanh": nn.Tanh,
     "silu": nn.SiLU,
     "gelu": nn.GELU,
@@ -40,7 +41,9 @@ def make_mlp(num_inputs: int, config: NetworkConfig) -> nn.Sequential:
 
 
 def hidden_gain(activation: str) -> float:
-    """Gain that keeps the size of the signal through the activation (He et al. 2015; √2 for ReLU and its kin)."""
+    """Gain that keeps the size of the signal through the activation (He et al. 2015; √2 for ReLU and its
+    kin).
+    """
     return nn.init.calculate_gain("tanh") if activation == "tanh" else math.sqrt(2)
 
 
@@ -73,9 +76,9 @@ def as_vector(space: gymnasium.Space[Any], x: Tensor) -> Tensor:
         start = torch.as_tensor(space.start, device=x.device)
         parts = (x.long() - start).flatten(-len(space.shape)).unbind(-1)
         sizes: Sequence[int] = space.nvec.flatten().tolist()
-        return torch.cat(
-            [functional.one_hot(p, n) for p, n in zip(parts, sizes, strict=True)], -1
-        ).to(torch.get_default_dtype())
+        return torch.cat([functional.one_hot(p, n) for p, n in zip(parts, sizes, strict=True)], -1).to(
+            torch.get_default_dtype()
+        )
     vector = x if x.is_floating_point() else x.to(torch.get_default_dtype())
     dims = len(space.shape or ())
     return vector if dims == 1 else vector.flatten(-dims) if dims else vector.unsqueeze(-1)

@@ -13,7 +13,8 @@ from surefoot import distributed
 class RunningNormalizer(nn.Module):
     """(x - mean) / (std + eps), optionally clipped; statistics in float64 with an exact integer count.
 
-    Only `update`, `warm_up` and loading change it. Batches are merged exactly, over processes too (Chan et al. 1983).
+    Only `update`, `warm_up` and loading change it. Batches are merged exactly, over processes too (Chan et
+    al. 1983).
     """
 
     count: Tensor
@@ -54,7 +55,9 @@ class RunningNormalizer(nn.Module):
 
     @torch.no_grad()
     def warm_up(self, batches: Iterable[Tensor]) -> None:
-        """Provisional statistics from [R, D] batches, in use until the first `update`; they are not counted."""
+        """Provisional statistics from [R, D] batches, in use until the first `update`; they are not
+        counted.
+        """
         self._apply_statistics(*self._moments(torch.cat(list(batches)), None))
 
     def _moments(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,0 +1,132 @@
+"""From raw observation groups to what the networks read: concatenated, normalised, mirrored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from surefoot.errors import ConfigError, did_you_mean
+from surefoot.networks.config import NetworkConfig
+from surefoot.networks.encoders import as_vector, vector_size
+from surefoot.networks.normalizers import RunningNormalizer
+from surefoot.types import EnvSpec, MirrorMap, Observations
+
+SETS = ("actor", "critic")
+
+Inputs = dict[str, Tensor]
+"""Network inputs by name, [..., D]: `actor`, `critic` (absent where it equals `actor`), `actor_mirror`."""
+
+
+class InputPipeline(nn.Module):
+    """Observation groups of actor and critic, their normalisers, and the mirrored input of a mirrored actor.
+
+    Args:
+        spec: Spaces of the environment.
+        configs: Of the networks, under `actor` and `critic`.
+        wanted: Observation groups by network; default: the group of that name, else `policy`, else all.
+        is_shared: One trunk serves both.
+        is_mirrored: Also make the actor's input for the mirror image.
+
+    Attributes:
+        groups: As resolved.
+        sizes: D of each network's input.
+        critic_name: `actor` where both networks read the same input, which is then made once.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        configs: Mapping[str, NetworkConfig],
+        wanted: Mapping[str, Sequence[str]],
+        is_shared: bool,
+        is_mirrored: bool,
+    ) -> None:
+        super().__init__()
+        self.spaces = dict(spec.observation_spaces)
+        self.groups = resolve_groups(self.spaces, wanted)
+        if is_shared and self.groups["critic"] != self.groups["actor"]:
+            raise ConfigError(
+                f"network 'shared' needs the same observation groups for actor {self.groups['actor']} and "
+                f"critic {self.groups['critic']}; use network 'separate'."
+            )
+        self.sizes = {s: sum(vector_size(self.spaces[g], g) for g in self.groups[s]) for s in SETS}
+        treatment = {s: (self.groups[s], configs[s].obs_normalization, configs[s].obs_clip) for s in SETS}
+        self.critic_name = "actor" if is_shared or treatment["critic"] == treatment["actor"] else "critic"
+        self.normalizers = nn.ModuleDict()
+        for name in dict.fromkeys(("actor", self.critic_name)):
+            if configs[name].obs_normalization:
+                self.normalizers[name] = RunningNormalizer(self.sizes[name], configs[name].obs_clip)
+        self.mirror = mirror_of(spec, self.groups["actor"]) if is_mirrored else None
+
+    def forward(self, observations: Observations, sets: Sequence[str] = SETS) -> Inputs:
+        """The inputs of the named networks."""
+        names = dict.fromkeys(self.critic_name if s == "critic" else s for s in sets)
+        inputs = {name: self._normalize(name, self.concatenate(name, observations)) for name in names}
+        if self.mirror and "actor" in sets:
+            # the raw observation is mirrored: its statistics need not be symmetric
+            mirrored = self.mirror.mirror_observations({g: observations[g] for g in self.groups["actor"]})
+            inputs["actor_mirror"] = self._normalize("actor", self.concatenate("actor", mirrored))
+        return inputs
+
+    def concatenate(self, name: str, observations: Observations) -> Tensor:
+        """The groups of one network as a vector [..., D], not normalised."""
+        vectors = [as_vector(self.spaces[g], observations[g]) for g in self.groups[name]]
+        return vectors[0] if len(vectors) == 1 else torch.cat(vectors, -1)
+
+    def update(self, observations: Observations, mask: Tensor | None = None) -> None:
+        """Count raw observations [R, ...] where `mask` [R] is True."""
+        for name, normalizer in self._each_normalizer():
+            normalizer.update(self.concatenate(name, observations), mask)
+
+    def warm_up(self, batches: Sequence[Observations]) -> None:
+        """Provisional statistics, in use until the first `update`."""
+        for name, normalizer in self._each_normalizer():
+            normalizer.warm_up([self.concatenate(name, b) for b in batches])
+
+    def _normalize(self, name: str, x: Tensor) -> Tensor:
+        return self.normalizers[name](x) if name in self.normalizers else x
+
+    def _each_normalizer(self) -> Iterator[tuple[str, RunningNormalizer]]:
+        for name, normalizer in self.normalizers.items():
+            assert isinstance(normalizer, RunningNormalizer)
+            yield name, normalizer
+
+
+def resolve_groups(spaces: Mapping[str, object], wanted: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Observation groups of actor and critic, as asked for or by the default rule."""
+    for name in wanted:
+        if name not in SETS:
+            raise ConfigError(
+                f"obs_groups.{name}: the sets are 'actor' and 'critic'.{did_you_mean(name, SETS)}"
+            )
+    groups = {}
+    for name in SETS:
+        if name in wanted:
+            groups[name] = list(wanted[name])
+        elif name in spaces:
+            groups[name] = [name]
+        elif "policy" in spaces:
+            groups[name] = ["policy"]
+        else:
+            groups[name] = [g for g in spaces if g != "action_mask"]
+        if not groups[name]:
+            raise ConfigError(f"obs_groups.{name} is empty; the environment has the groups {sorted(spaces)}.")
+        for group in groups[name]:
+            if group not in spaces:
+                raise ConfigError(
+                    f"obs_groups.{name} wants the observation group '{group}', which the environment does "
+                    f"not give; it has {sorted(spaces)}.{did_you_mean(group, spaces)}"
+                )
+    return groups
+
+
+def mirror_of(spec: EnvSpec, groups: Sequence[str]) -> MirrorMap:
+    if spec.mirror is None:
+        raise ConfigError("actor.mirror is true, but the environment declares no mirror map (VecEnv.mirror).")
+    if missing := [g for g in groups if g not in spec.mirror.observations]:
+        raise ConfigError(
+            f"actor.mirror: the environment's mirror map lacks the observation groups {missing}."
+        )
+    return spec.mirror
