@@ -113,9 +113,8 @@ def main() -> None:
             "ratio": ratio,
             "us_per_mini_batch": ours / batches * 1e6,
         }
-        print(
-            f"{name:8} update {ours:.3f} s  products {limit:.3f} s  ratio {ratio:.2f}  {ours / batches * 1e6:.0f} µs a mini-batch"
-        )
+        each = f"{ours / batches * 1e6:.0f} µs a mini-batch"
+        print(f"{name:8} update {ours:.3f} s  products {limit:.3f} s  ratio {ratio:.2f}  {each}")
     if arguments.json:
         arguments.json.write_text(json.dumps(table, indent=1))
 

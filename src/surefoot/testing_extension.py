@@ -187,7 +187,9 @@ def _check_two_processes(kind: type[Extension], arguments: dict[str, Any]) -> No
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    multiprocessing.spawn(_train_as_rank, args=(kind, arguments, port), nprocs=2)
+    multiprocessing.spawn(  # pyright: ignore[reportPrivateImportUsage]
+        _train_as_rank, args=(kind, arguments, port), nprocs=2
+    )
 
 
 def _train_as_rank(rank: int, kind: type[Extension], arguments: dict[str, Any], port: int) -> None:

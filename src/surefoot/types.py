@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -108,7 +108,7 @@ class Distribution(Protocol):
     are float32 or wider, of the batch's leading shape.
     """
 
-    kl_kind: str
+    kl_kind: ClassVar[str]
     """`exact`, or `k3` where no closed form exists and PPO estimates the KL from the log-probabilities."""
 
     @property

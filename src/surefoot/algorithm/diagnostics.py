@@ -17,7 +17,7 @@ def rollout_metrics(rollout: RolloutStorage) -> dict[str, Tensor]:
     flags = (rollout.valid, rollout.truncated & rollout.valid, rollout.terminated & rollout.valid)
     counts = distributed.all_sum(torch.stack([f.sum() for f in flags]).to(torch.float32))
     names = ("Data/samples_used", "Data/truncations", "Data/terminations")
-    metrics = dict(zip(names, counts.unbind(), strict=True))
+    metrics: dict[str, Tensor] = dict(zip(names, counts.unbind(), strict=True))
     metrics["Loss/explained_variance"] = explained_variance(rollout.values[:-1], rollout.returns, mask)
     metrics["Data/return_abs_max"] = rollout.returns.abs().amax()
     if "std" in rollout.distribution:

@@ -22,7 +22,7 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: Tensor | float) ->
         advantage: [M].
         clip: ε > 0.
     """
-    clipped = torch.clamp(ratio, 1.0 - clip, 1.0 + clip)
+    clipped = torch.clamp(ratio, 1.0 - clip, 1.0 + clip)  # pyright: ignore[reportCallIssue, reportArgumentType]
     return torch.maximum(-advantage * ratio, -advantage * clipped)
 
 
@@ -50,7 +50,8 @@ def clipped_value_loss(value: Tensor, old_value: Tensor, returns: Tensor, clip: 
     """The larger of the squared errors of V and of V kept within ± `clip` of the old one (OpenAI
     Baselines).
     """
-    clipped = old_value + torch.clamp(value - old_value, -clip, clip)
+    change = torch.clamp(value - old_value, -clip, clip)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    clipped = old_value + change
     return torch.maximum((value - returns).square(), (clipped - returns).square())
 
 

@@ -258,10 +258,12 @@ class PPO(nn.Module):
 
     def _value_loss(self, batch: Batch, value: Tensor) -> Tensor:
         """[M], in normalised units where the critic normalises values."""
-        targets = value, batch.old_value, batch.returns
+        old_value, returns = batch.old_value, batch.returns
         if self.policy.value_normalizer is not None:
-            targets = map(self.policy.value_normalizer.normalize, targets)
-        return value_loss(self.config, *targets, self.objective.clip)
+            value, old_value, returns = map(
+                self.policy.value_normalizer.normalize, (value, old_value, returns)
+            )
+        return value_loss(self.config, value, old_value, returns, self.objective.clip)
 
     # ------------------------------------------------------------------ between iterations
 

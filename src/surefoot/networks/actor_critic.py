@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from surefoot.errors import ConfigError
 from surefoot.networks.config import ActorConfig, CriticConfig
-from surefoot.networks.distributions import ActionMap, at_least_float32, make_head
+from surefoot.networks.distributions import ActionMap, GaussianHead, at_least_float32, make_head
 from surefoot.networks.encoders import init_linear, make_mlp
 from surefoot.networks.inputs import InputPipeline, Inputs
 from surefoot.networks.normalizers import ValueNormalizer
@@ -52,7 +52,7 @@ class ActorCritic(nn.Module):
         widths = [dims[-1] if dims else sizes[n] for dims, n in zip(num_features, sizes, strict=True)]
         self.num_actor_features, self.num_critic_features = widths
         self.action_head = make_head(spec.action_space, widths[0], actor.distribution, actor.last_activation)
-        if self.mirror and not hasattr(self.action_head, "std_param"):
+        if self.mirror and not isinstance(self.action_head, GaussianHead):
             raise ConfigError(f"actor.mirror needs a Box action space, not {spec.action_space}.")
         self.value_head = nn.Linear(widths[1], 1)
         init_linear(self.action_head.linear, actor, actor.last_layer_gain)
@@ -141,6 +141,7 @@ class ActorCritic(nn.Module):
         features = both.chunk(2)[0]
         mean, mirrored = self.action_head(both).params["mean"].chunk(2)
         mean = 0.5 * (mean + self.mirror.mirror_actions(mirrored))
+        assert isinstance(self.action_head, GaussianHead)
         std = self.action_head.std
         std = 0.5 * (std + std[self.mirror.actions[0]])
         return self.action_head.rebuild({"mean": mean, "std": std}), features

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -15,6 +16,7 @@ from typing_extensions import Self
 
 from surefoot.errors import ConfigError
 from surefoot.networks.config import DistributionConfig
+from surefoot.types import Distribution
 
 LOG_2PI = math.log(2 * math.pi)
 
@@ -141,7 +143,26 @@ def at_least_float32(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-class GaussianHead(nn.Module):
+class Head(nn.Module, ABC):
+    """Features [..., F] to a distribution over raw actions."""
+
+    linear: nn.Linear
+    """The last layer."""
+    kl_kind: ClassVar[str]
+    """That of the distribution."""
+
+    @abstractmethod
+    def forward(self, features: Tensor) -> Distribution: ...
+
+    @abstractmethod
+    def rebuild(self, params: Mapping[str, Tensor]) -> Distribution:
+        """The distribution with these parameters, as they came from `Distribution.params`."""
+
+    def project(self) -> None:
+        """Bring bounded parameters back into their range; nothing by default."""
+
+
+class GaussianHead(Head):
     """Features [..., F] to a Gaussian or SquashedGaussian with one learned deviation per action.
 
     `scalar` stores the deviation itself. Outside `std_range` the forward pass uses the nearest bound but the
@@ -150,7 +171,7 @@ class GaussianHead(nn.Module):
     way.
     """
 
-    kl_kind = "exact"
+    kl_kind: ClassVar[str] = "exact"
 
     def __init__(
         self, num_features: int, num_actions: int, config: DistributionConfig, last_activation: str | None
@@ -171,11 +192,11 @@ class GaussianHead(nn.Module):
         bounded = self.std_param + (self.std_param.clamp(self.low, self.high) - self.std_param).detach()
         return bounded.exp() if self.is_log else bounded
 
-    def forward(self, features: Tensor) -> Gaussian | SquashedGaussian:
+    def forward(self, features: Tensor) -> Distribution:
         mean = at_least_float32(self.linear(features))
         return self.rebuild({"mean": mean.tanh() if self.bound_mean else mean, "std": self.std})
 
-    def rebuild(self, params: Mapping[str, Tensor]) -> Gaussian | SquashedGaussian:
+    def rebuild(self, params: Mapping[str, Tensor]) -> Distribution:
         gaussian = Gaussian(params["mean"], params["std"])
         return SquashedGaussian(gaussian) if self.squashed else gaussian
 
@@ -184,28 +205,25 @@ class GaussianHead(nn.Module):
         self.std_param.clamp_(self.low, self.high)
 
 
-class CategoricalHead(nn.Module):
+class CategoricalHead(Head):
     """Features [..., F] to a Categorical over the values of a Discrete space."""
 
-    kl_kind = "exact"
+    kl_kind: ClassVar[str] = "exact"
 
     def __init__(self, num_features: int, num_choices: int) -> None:
         super().__init__()
         self.linear = nn.Linear(num_features, num_choices)
 
-    def forward(self, features: Tensor) -> Categorical:
+    def forward(self, features: Tensor) -> Distribution:
         return Categorical(at_least_float32(self.linear(features)))
 
-    def rebuild(self, params: Mapping[str, Tensor]) -> Categorical:
+    def rebuild(self, params: Mapping[str, Tensor]) -> Distribution:
         return Categorical(params["logits"])
-
-    def project(self) -> None:
-        """Nothing to bound."""
 
 
 def make_head(
     space: gymnasium.Space[Any], num_features: int, config: DistributionConfig, last_activation: str | None
-) -> GaussianHead | CategoricalHead:
+) -> Head:
     """The head that fits the action space.
 
     Raises:
