@@ -1,0 +1,1 @@
+"""Environments: the contract, the adapters, the checks at the border."""

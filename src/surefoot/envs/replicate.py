@@ -1,0 +1,80 @@
+"""N copies of one `gymnasium.Env`, in this process or in worker processes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+import gymnasium
+import torch
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from surefoot.envs.gymnasium import GymnasiumVecEnv
+from surefoot.envs.sub_env import MakeSubEnv
+from surefoot.errors import EnvContractError
+
+Backend = Literal["auto", "sync", "async"]
+
+SLOW_STEP_S = 5e-4
+"""`auto` uses worker processes from this step time on: below it, talking to a worker costs about as much."""
+
+
+def replicate(
+    factory: Callable[[], gymnasium.Env[Any, Any]],
+    num_envs: int,
+    *,
+    backend: Backend = "auto",
+    device: torch.device | str = "cpu",
+    seed: int | None = None,
+) -> GymnasiumVecEnv:
+    """Replicate what `factory` returns. Both backends give the same steps.
+
+    Args:
+        factory: Makes one environment.
+        num_envs: Copies.
+        backend: `sync`: one after the other in this process. `async`: one worker process each, observations
+            in shared memory. `auto`: `async` if a step takes 0.5 ms or more and there are cores to use.
+        device: Where tensors go.
+        seed: Of the first reset.
+    """
+    if backend == "auto":
+        backend = "async" if num_envs > 1 and (os.cpu_count() or 1) > 1 and _is_slow(factory) else "sync"
+    makers = [MakeSubEnv(factory, index, os.getpid()) for index in range(num_envs)]
+    # SAME_STEP: no row of the rollout is lost to resets, and final observations are still known.
+    # The adapter copies what it gets, so Gymnasium need not.
+    if backend == "sync":
+        envs = SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+        return GymnasiumVecEnv(envs, device, seed)
+    try:
+        envs = AsyncVectorEnv(makers, shared_memory=True, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+    except (EOFError, ConnectionError) as error:
+        raise EnvContractError(
+            "a worker process ended while it made its environment; its traceback is above. "
+            "The backend 'sync' shows the error in this process."
+        ) from error
+    return GymnasiumVecEnv(envs, device, seed)
+
+
+def _is_slow(
+    factory: Callable[[], gymnasium.Env[Any, Any]], max_steps: int = 20, max_seconds: float = 0.2
+) -> bool:
+    """Whether the median step of one environment takes `SLOW_STEP_S`."""
+    env = factory()
+    times: list[float] = []
+    try:
+        env.reset(seed=0)
+        env.action_space.seed(0)
+        while len(times) < max_steps and sum(times) < max_seconds:
+            action = env.action_space.sample()
+            start = time.perf_counter()
+            _, _, terminated, truncated, _ = env.step(action)
+            times.append(time.perf_counter() - start)
+            if terminated or truncated:
+                env.reset()
+    except Exception:  # noqa: BLE001 - a failing environment is reported by its first real step, with its index
+        return False
+    finally:
+        env.close()
+    return sorted(times)[len(times) // 2] >= SLOW_STEP_S

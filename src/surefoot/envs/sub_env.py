@@ -1,0 +1,122 @@
+"""One of the N environments behind a vector environment: named in errors, with its own final observation.
+
+A worker process imports this file, so it imports no torch.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+
+from surefoot.errors import EnvContractError
+
+
+class SubEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """The outermost wrapper of each replica, in this process or in a worker."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], index: int) -> None:
+        super().__init__(env)
+        self.index = index
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        try:
+            return self.env.reset(seed=seed, options=options)
+        except Exception as error:
+            raise self._named(error, "reset") from error
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        try:
+            observation, reward, terminated, truncated, info = self.env.step(action)
+        except Exception as error:
+            raise self._named(error, "step") from error
+        if terminated or truncated:
+            # The autoreset that follows would overwrite it where the environment has a single buffer.
+            observation = copy.deepcopy(observation)
+        return observation, reward, bool(terminated), bool(truncated), info
+
+    def surefoot_state(self) -> list[dict[str, Any]]:
+        return env_state(self)
+
+    def surefoot_load_state(self, states: Sequence[list[dict[str, Any]]]) -> None:
+        """`VectorEnv.call` hands every replica the same arguments: each takes its own entry."""
+        load_env_state(self, states[self.index])
+
+    def surefoot_is_stateful(self) -> bool:
+        return is_stateful(self)
+
+    def surefoot_render_first(self) -> Any:
+        return self.env.render() if self.index == 0 else None
+
+    def _named(self, error: Exception, method: str) -> EnvContractError:
+        # Text travels between processes; an arbitrary exception may not, and the parent would wait for ever.
+        return EnvContractError(
+            f"environment {self.index} raised {type(error).__name__} in {method}(): {error}"
+        )
+
+
+@dataclass(frozen=True)
+class MakeSubEnv:
+    """Builds replica `index`; picklable, so that it can run in a worker process."""
+
+    factory: Callable[[], gymnasium.Env[Any, Any]]
+    index: int
+    parent_pid: int
+
+    def __call__(self) -> SubEnv:
+        if os.getpid() != self.parent_pid:
+            # Ctrl-C reaches the whole process group; only the trainer may answer it, and it ends the workers.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        env = self.factory()
+        if not isinstance(env, gymnasium.Env):
+            raise EnvContractError(f"the factory returned {type(env).__name__}; expected a gymnasium.Env.")
+        return SubEnv(env, self.index)
+
+
+def layers(env: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Env[Any, Any]]:
+    """The wrappers from the outside in, then the environment itself."""
+    while isinstance(env, gymnasium.Wrapper):
+        yield env
+        env = env.env
+    yield env
+
+
+def is_stateful(env: gymnasium.Env[Any, Any]) -> bool:
+    """Whether the environment itself can save and restore its state."""
+    inner = env.unwrapped
+    return callable(getattr(inner, "state_dict", None)) and callable(getattr(inner, "load_state_dict", None))
+
+
+def env_state(env: gymnasium.Env[Any, Any]) -> list[dict[str, Any]]:
+    """State of each layer: its own `state_dict` where it has one, and the elapsed steps of a time limit."""
+    states: list[dict[str, Any]] = []
+    for layer in layers(env):
+        state: dict[str, Any] = {}
+        if isinstance(vars(layer).get("_elapsed_steps"), int):
+            state["elapsed_steps"] = vars(layer)["_elapsed_steps"]
+        if hasattr(type(layer), "state_dict") and hasattr(type(layer), "load_state_dict"):
+            state["state"] = layer.state_dict()  # pyright: ignore[reportAttributeAccessIssue]
+        states.append(state)
+    return states
+
+
+def load_env_state(env: gymnasium.Env[Any, Any], states: Sequence[dict[str, Any]]) -> None:
+    """Restore what `env_state` saved. The environment must have been reset once: wrappers insist on it."""
+    chain = list(layers(env))
+    if len(chain) != len(states):
+        raise EnvContractError(
+            f"the saved state has {len(states)} layers of wrappers, this environment has {len(chain)}; "
+            "make it with the same wrappers as when it was saved."
+        )
+    for layer, state in zip(chain, states, strict=True):
+        if "elapsed_steps" in state:
+            layer._elapsed_steps = state["elapsed_steps"]  # pyright: ignore[reportAttributeAccessIssue]
+        if "state" in state:
+            layer.load_state_dict(state["state"])  # pyright: ignore[reportAttributeAccessIssue]

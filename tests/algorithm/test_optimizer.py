@@ -1,0 +1,270 @@
+"""The optimiser step: clipping by hand, shared and frozen parameters, and steps that are not made."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from hand_made import Task, assert_same_weights, make_ppo, make_spec, weights_of
+from torch import Tensor, nn
+
+from surefoot.algorithm.config import PPOConfig
+from surefoot.algorithm.extension import Extension
+from surefoot.algorithm.optimizer import FlatOptimizer
+from surefoot.networks.actor_critic import ActorCritic
+from surefoot.networks.config import ActorConfig, DistributionConfig
+from surefoot.types import Batch, EnvSpec, PolicyOutput
+
+SGD: dict[str, Any] = {"optimizer": "sgd", "schedule": "fixed", "learning_rate": 1.0}
+ZERO = torch.zeros(())
+
+
+def parameter(*values: float) -> nn.Parameter:
+    return nn.Parameter(torch.tensor(values))
+
+
+def push(optimizer: FlatOptimizer, loss: Tensor) -> tuple[float, float]:
+    """One step; returns the gradient norm and whether it was skipped."""
+    norm, _, skipped = optimizer.minimize(loss, ZERO, 1)
+    return norm.item(), skipped.item()
+
+
+def test_actor_and_critic_are_clipped_each_on_its_own() -> None:
+    a, c = parameter(0.0, 0.0), parameter(0.0)
+    optimizer = FlatOptimizer({"actor": [a], "critic": [c]}, PPOConfig(**SGD, max_grad_norm=1.0))
+    # gradients (3, 4) of norm 5 and .5: only the first is scaled, by 1/5
+    norm, _ = push(optimizer, 3 * a[0] + 4 * a[1] + 0.5 * c[0])
+    assert a.tolist() == pytest.approx([-0.6, -0.8], rel=1e-5)
+    assert c.tolist() == pytest.approx([-0.5], rel=1e-5)
+    # the norm of both before clipping: √(25 + .25)
+    assert norm == pytest.approx(math.sqrt(25.25), rel=1e-5)
+
+
+def test_joint_clipping_scales_all_by_one_factor() -> None:
+    a, c = parameter(0.0, 0.0), parameter(0.0)
+    optimizer = FlatOptimizer({"actor": [a], "critic": [c]}, PPOConfig(**SGD, max_grad_norm=1.0, grad_clip="joint"))
+    # √(3² + 4² + 12²) = 13
+    norm, _ = push(optimizer, 3 * a[0] + 4 * a[1] + 12 * c[0])
+    assert a.tolist() == pytest.approx([-3 / 13, -4 / 13], rel=1e-5)
+    assert c.tolist() == pytest.approx([-12 / 13], rel=1e-5)
+    assert norm == pytest.approx(13.0, rel=1e-5)
+
+
+def test_gradients_below_the_norm_are_left_as_they_are() -> None:
+    a = parameter(1.0)
+    optimizer = FlatOptimizer({"actor": [a]}, PPOConfig(**SGD, max_grad_norm=1.0))
+    push(optimizer, 0.25 * a[0])
+    assert a.tolist() == [0.75]
+
+
+def test_a_parameter_without_gradient_counts_as_zero() -> None:
+    used, unused = parameter(1.0), parameter(1.0)
+    optimizer = FlatOptimizer({"actor": [used, unused]}, PPOConfig(**SGD))
+    norm, skipped = push(optimizer, 0.5 * used[0])
+    assert (used.item(), unused.item(), norm, skipped) == (0.5, 1.0, 0.5, 0.0)
+
+
+def test_a_parameter_in_several_segments_is_stepped_once() -> None:
+    shared = parameter(1.0)
+    optimizer = FlatOptimizer({"actor": [shared], "critic": [shared]}, PPOConfig(**SGD))
+    push(optimizer, 0.25 * shared[0])
+    assert shared.item() == 0.75
+
+
+def test_a_matrix_and_a_bias_keep_their_values_and_shapes() -> None:
+    layer = nn.Linear(3, 2)
+    before = copy.deepcopy(layer.state_dict())
+    FlatOptimizer({"actor": layer.parameters()}, PPOConfig())
+    assert_same_weights(before, layer.state_dict())
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+def test_each_optimiser_equals_torchs_own(optimizer: Any) -> None:
+    mine, theirs = nn.Linear(3, 2), nn.Linear(3, 2)
+    theirs.load_state_dict(mine.state_dict())
+    config = PPOConfig(schedule="fixed", learning_rate=0.01, optimizer=optimizer, max_grad_norm=1e9)
+    flat = FlatOptimizer({"actor": mine.parameters()}, config)
+    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+    reference = kinds[optimizer](theirs.parameters(), lr=0.01)
+    x = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
+    for _ in range(5):
+        push(flat, mine(x).square().mean())
+        reference.zero_grad()
+        theirs(x).square().mean().backward()
+        reference.step()
+    for p, q in zip(mine.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+
+
+# ---------------------------------------------------------------------- through PPO
+
+
+def test_a_shared_trunk_is_optimised_once() -> None:
+    ppo = make_ppo(PPOConfig(num_mini_batches=2), network="shared")
+    parameters = list(ppo.policy.parameters())
+    assert sum(p.numel() for p in parameters) == sum(
+        p.numel() for g in ppo.optimizer.optimizer.param_groups for p in g["params"]
+    )
+    assert len({p.data_ptr() for p in parameters}) == len(parameters)
+    before = [p.detach().clone() for p in parameters]
+    Task().run(ppo)
+    assert all(not torch.equal(p, b) for p, b in zip(parameters, before, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("network", "grad_clip", "expected"),
+    [("shared", "separate", [1.0]), ("separate", "joint", [1.0]), ("separate", "separate", [1.0, 1.0])],
+)
+def test_what_is_clipped_together(network: Any, grad_clip: Any, expected: list[float]) -> None:
+    # every gradient is far above the norm, so that each group of parameters moves by exactly 1 · rate
+    def enlarge(policy: ActorCritic) -> None:
+        with torch.no_grad():
+            policy.value_head.bias.fill_(1000.0)
+
+    config = PPOConfig(
+        num_mini_batches=1, num_learning_epochs=1, optimizer="sgd", learning_rate=1.0, schedule="fixed",
+        grad_clip=grad_clip, max_grad_norm=1.0, value_loss="mse",
+    )  # fmt: skip
+    ppo = make_ppo(config, network=network, extensions=[LargeLoss()], prepare=enlarge)
+    segments = ppo.policy.segments()
+    before = {name: [p.detach().clone() for p in ps] for name, ps in segments.items()}
+    (metrics,) = Task().run(ppo)
+    moves = [
+        math.sqrt(sum(float((p - b).detach().square().sum()) for p, b in zip(ps, before[name], strict=True)))
+        for name, ps in segments.items()
+    ]
+    if grad_clip == "joint" or network == "shared":
+        moves = [math.hypot(*moves)]
+    assert moves == pytest.approx(expected, rel=1e-3)
+    assert metrics["Loss/grad_norm"].item() > 100
+
+
+class LargeLoss(Extension):
+    """A large, smooth pull on the actor."""
+
+    def loss(self, batch: Batch, out: PolicyOutput, policy: ActorCritic) -> dict[str, Tensor]:
+        return {"Aux/large": 1000 * (out.distribution.mode() - 1).square().mean()}
+
+
+def test_a_frozen_parameter_stays() -> None:
+    def freeze(policy: ActorCritic) -> None:
+        policy.actor_encoder[0].weight.requires_grad_(False)
+        policy.action_head.std_param.requires_grad_(False)
+
+    ppo = make_ppo(prepare=freeze)
+    before = weights_of(ppo)
+    Task().run(ppo, 2)
+    after = weights_of(ppo)
+    for name in ("policy.actor_encoder.0.weight", "policy.action_head.std_param"):
+        assert torch.equal(before[name], after[name])
+    assert not torch.equal(before["policy.actor_encoder.0.bias"], after["policy.actor_encoder.0.bias"])
+
+
+def test_a_parameter_frozen_after_the_start_stays_too() -> None:
+    ppo = make_ppo(PPOConfig(num_mini_batches=2, schedule="fixed"))
+    Task().run(ppo)
+    ppo.policy.action_head.std_param.requires_grad_(False)
+    before = ppo.policy.action_head.std_param.detach().clone()
+    Task().run(ppo)
+    assert torch.equal(before, ppo.policy.action_head.std_param)
+
+
+# ---------------------------------------------------------------------- steps that are not made (N07)
+
+
+class BadMiniBatch(Extension):
+    """An auxiliary loss that is NaN (or infinite) in the one mini-batch that is asked for."""
+
+    def __init__(self, bad: int, number: float) -> None:
+        super().__init__()
+        self.bad, self.number, self.calls = bad, number, 0
+        self.states: list[tuple[dict[str, Tensor], list[Any]]] = []
+
+    def setup(self, spec: EnvSpec, policy: ActorCritic) -> None:
+        self.policy = [policy]  # in a list: not a part of this module
+
+    def loss(self, batch: Batch, out: PolicyOutput, policy: ActorCritic) -> dict[str, Tensor]:
+        number = self.number if self.calls == self.bad else 0.0
+        self.calls += 1
+        return {"Aux/bad": out.value.mean() * number}
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+@pytest.mark.parametrize("network", ["separate", "shared"])
+def test_a_step_that_would_not_be_finite_is_not_made(network: Any, number: float, optimizer: Any) -> None:
+    config = PPOConfig(num_mini_batches=4, num_learning_epochs=1, optimizer=optimizer)
+    # the third mini-batch of the second iteration
+    ppo = make_ppo(config, network=network, extensions=[BadMiniBatch(4 + 2, number)])
+    states: list[dict[str, Any]] = [ppo.state()]
+    minimize = ppo.optimizer.minimize
+    ppo.optimizer.minimize = lambda *a: (minimize(*a), states.append(ppo.state()))[0]  # type: ignore[method-assign,func-returns-value]
+    good, bad, later = Task().run(ppo, 3)
+    before, after, next_one = states[6], states[7], states[8]
+    rate = "optimizer.rate"  # the KL is finite, so the adaptive rate may move
+    same = {k: v for k, v in before["tensors"].items() if k != rate}
+    assert_same_weights(same, {k: v for k, v in after["tensors"].items() if k != rate})
+    old, new = (s["optimizers"]["optimizer.optimizer"]["state"] for s in (before, after))
+    assert old.keys() == new.keys()
+    for index in old:
+        for key in old[index]:
+            assert torch.equal(torch.as_tensor(old[index][key]), torch.as_tensor(new[index][key])), key
+    assert [m["Loss/skipped_updates"].item() for m in (good, bad, later)] == [0, 1, 0]
+    # the next one trains
+    name = "policy.value_head.weight"
+    assert not torch.equal(next_one["tensors"][name], after["tensors"][name])
+    assert all(x.isfinite().all() for x in ppo.policy.parameters())
+
+
+def test_a_bad_reward_skips_updates_and_leaves_the_weights_as_they_were() -> None:
+    ppo = make_ppo()
+    Task().run(ppo)
+    before = {k: v.detach().clone() for k, v in ppo.policy.named_parameters()}
+    task = Task()
+    task.collect(ppo)
+    ppo.storage.returns.fill_(math.nan)
+    metrics = ppo.update()
+    assert metrics["Loss/skipped_updates"].item() == 4
+    for name, p in ppo.policy.named_parameters():
+        assert torch.equal(p, before[name])
+
+
+# ---------------------------------------------------------------------- std (N01)
+
+
+@pytest.mark.parametrize("std_type", ["scalar", "log"])
+def test_a_std_below_its_floor_acts_and_recovers(std_type: Any) -> None:
+    actor = ActorConfig(hidden_dims=[8], distribution=DistributionConfig(std_type=std_type))
+    config = PPOConfig(entropy_coef=0.05, learning_rate=0.01, schedule="fixed", num_mini_batches=2, num_learning_epochs=2)
+
+    def sink(policy: ActorCritic) -> None:
+        with torch.no_grad():
+            policy.action_head.std_param.fill_(-0.5 if std_type == "scalar" else -50.0)
+
+    ppo = make_ppo(config, make_spec(8, 3, 2), num_steps=4, actor=actor, prepare=sink)
+
+    class Indifferent(Task):
+        def transition(self, ppo: Any, actions: Tensor) -> Any:
+            assert actions.isfinite().all()
+            step = super().transition(ppo, actions)
+            step.rewards = torch.randn(8, generator=self.generator)
+            return step
+
+    task = Indifferent()
+    for metrics in task.run(ppo, 3):
+        assert all(x.isfinite() for x in metrics.values())
+    task.run(ppo, 27)
+    assert ppo.policy.action_head.std.min().item() > 0.0011  # the floor is .001
+
+
+def test_the_std_stays_below_its_ceiling() -> None:
+    actor = ActorConfig(hidden_dims=[8], distribution=DistributionConfig(init_std=1.0, std_range=(0.1, 1.1)))
+    ppo = make_ppo(PPOConfig(entropy_coef=1.0, learning_rate=0.01, schedule="fixed"), actor=actor, num_steps=4)
+    for metrics in Task().run(ppo, 10):
+        assert metrics["Policy/mean_std"].item() <= 1.1 + 1e-6
+    assert ppo.policy.action_head.std_param.max().item() == pytest.approx(1.1)
+
+

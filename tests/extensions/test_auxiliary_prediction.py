@@ -1,0 +1,88 @@
+"""AuxiliaryPrediction: the actor's features learn to tell a privileged group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from surefoot.algorithm.ppo import PPO
+from surefoot.errors import ConfigError
+from surefoot.extensions.auxiliary import AuxiliaryPrediction
+from surefoot.testing_extension import NUM_ENVS, NUM_STEPS, make_ppo
+from surefoot.types import Step
+
+
+def train(ppo: PPO, iterations: int) -> list[dict[str, Tensor]]:
+    """The privileged group is the first four of the policy's observations."""
+    data = torch.Generator().manual_seed(0)
+
+    def observe() -> dict[str, Tensor]:
+        x = torch.randn(NUM_ENVS, 5, generator=data)
+        return {"policy": x, "privileged": x[:, :4].tanh()}
+
+    history = []
+    no = torch.zeros(NUM_ENVS, dtype=torch.bool)
+    obs = observe()
+    for _ in range(iterations):
+        for _ in range(NUM_STEPS):
+            ppo.act(obs)
+            obs = observe()
+            ppo.process_env_step(Step(obs, torch.zeros(NUM_ENVS), no, no))
+        ppo.compute_returns(obs)
+        history.append(ppo.update())
+    return history
+
+
+def test_the_prediction_improves_and_is_logged() -> None:
+    losses = [m["Aux/prediction"].item() for m in train(make_ppo(AuxiliaryPrediction("privileged")), 25)]
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_its_gradient_shapes_the_features() -> None:
+    def encoder(coef: float) -> Tensor:
+        ppo = make_ppo(AuxiliaryPrediction("privileged", coef=coef))
+        train(ppo, 1)
+        return ppo.policy.actor_encoder[0].weight.detach().clone()
+
+    assert not torch.equal(encoder(0.0), encoder(10.0))
+
+
+def test_the_loss_is_the_mean_squared_error_times_its_weight() -> None:
+    plain, weighted = (AuxiliaryPrediction("privileged", coef=c) for c in (1.0, 3.0))
+    first, second = (train(make_ppo(e), 1)[0]["Aux/prediction"].item() for e in (plain, weighted))
+    # the first mini-batches are the same; later ones move apart a little
+    assert second == pytest.approx(3 * first, rel=0.05)
+
+
+@pytest.mark.parametrize(("part", "width"), [({}, 4), ({"start": 1}, 3), ({"stop": 2}, 2), ({"start": -1}, 1)])
+def test_a_part_of_the_group_may_be_chosen(part: dict[str, int], width: int) -> None:
+    extension = AuxiliaryPrediction("privileged", **part)
+    make_ppo(extension)
+    assert extension.head.out_features == width
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"target": "privilged"}, r"'privilged'.*'policy', 'privileged'"),
+        ({"target": "privileged", "start": 4}, r"\(4,\).*empty"),
+        ({"target": "privileged", "start": 2, "stop": 2}, "empty"),
+    ],
+)
+def test_a_target_that_does_not_exist_is_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_ppo(AuxiliaryPrediction(**arguments))
+
+
+def test_a_negative_weight_is_refused() -> None:
+    with pytest.raises(ConfigError, match="coef -1"):
+        AuxiliaryPrediction("privileged", coef=-1.0)
+
+
+def test_the_target_is_stored_even_if_no_network_reads_it() -> None:
+    extension = AuxiliaryPrediction("privileged")
+    assert "privileged" in make_ppo(extension).storage.observations
+    assert list(extension.observation_groups()) == ["privileged"]

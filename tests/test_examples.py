@@ -1,0 +1,43 @@
+"""Every example runs as its first line says, and stays short."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_the_example_runs_two_iterations(path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(path.relative_to(ROOT)), "2"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip(), "it prints what it learned"
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_the_example_is_short_and_uses_public_names(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 70
+    assert "._" not in text, "no private names"
+
+
+@pytest.mark.slow
+def test_the_pendulum_example_learns() -> None:
+    """The returns of the last iterations are far above those of the first."""
+    done = subprocess.run(
+        [sys.executable, "examples/pendulum.py", "80"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    returns = [float(line.split("episode")[1].split()[0]) for line in done.stdout.splitlines()]
+    assert sum(returns[-5:]) / 5 > -400 > sum(returns[:5]) / 5
