@@ -51,7 +51,7 @@ def make_ppo(
     objective: Objective | None = None,
     seed: int = 1,
     dtype: torch.dtype = torch.float32,
-    prepare: Callable[[ActorCritic], None] = lambda policy: None,
+    prepare: Callable[[ActorCritic], None] | None = None,
 ) -> PPO:
     """A small PPO; `prepare` may change the policy before the optimiser is built."""
     spec = spec or make_spec()
@@ -61,7 +61,8 @@ def make_ppo(
     policy = ActorCritic(spec, actor, critic, obs_groups, network)
     if dtype != torch.float32:
         policy.to(dtype)
-    prepare(policy)
+    if prepare is not None:
+        prepare(policy)
     return PPO(
         policy,
         spec,
@@ -112,7 +113,9 @@ class Task:
         for group, space in ppo.spec.observation_spaces.items():
             size = (ppo.spec.num_envs, *(space.shape or ()))
             if isinstance(space, gymnasium.spaces.Discrete):
-                observations[group] = torch.randint(int(space.n), size, generator=self.generator) + int(space.start)
+                observations[group] = torch.randint(int(space.n), size, generator=self.generator) + int(
+                    space.start
+                )
             else:
                 noise = torch.randn(size, generator=self.generator, dtype=torch.float64)
                 observations[group] = (self.shift + self.spread * noise).to(ppo.storage.dtype)
@@ -154,7 +157,9 @@ def weights_of(ppo: PPO) -> dict[str, Tensor]:
 
 def normalizers_of(ppo: PPO) -> dict[str, RunningNormalizer]:
     """The observation normalisers by network."""
-    parts = {name.split(".")[-1]: m for name, m in ppo.policy.named_modules() if isinstance(m, RunningNormalizer)}
+    parts = {
+        name.split(".")[-1]: m for name, m in ppo.policy.named_modules() if isinstance(m, RunningNormalizer)
+    }
     return {name: m for name, m in parts.items() if name in ("actor", "critic")}
 
 
@@ -165,7 +170,7 @@ def assert_same_weights(first: dict[str, Tensor], second: dict[str, Tensor]) -> 
 
 
 class Watcher(Extension):
-    """Keeps what each mini-batch looked like before its optimiser step, with the ratio and the KL; changes nothing."""
+    """Keeps what each mini-batch looked like before its optimiser step, with the ratio and the KL."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -44,7 +44,7 @@ def test_equal_advantages_train_nothing(per_mini_batch: bool) -> None:
     config = PPOConfig(gamma=0.0, normalize_advantage_per_mini_batch=per_mini_batch)
     ppo = make_ppo(config, prepare=constant_critic(0.0))  # type: ignore[arg-type]
     before = {k: v.detach().clone() for k, v in ppo.policy.named_parameters()}
-    Rewards(lambda step: torch.full((4,), 0.1)).run(ppo)
+    Rewards(lambda _: torch.full((4,), 0.1)).run(ppo)
     for name, parameter in ppo.policy.named_parameters():
         if name.startswith(("actor_encoder", "action_head")):
             assert (parameter - before[name]).abs().max() < 1e-6
@@ -57,7 +57,7 @@ def test_rounding_noise_of_large_values_is_not_blown_up(per_mini_batch: bool) ->
     watcher = Watcher()
     ppo = make_ppo(config, extensions=[watcher], prepare=constant_critic(1e6))  # type: ignore[arg-type]
     before = {k: v.detach().clone() for k, v in ppo.policy.named_parameters()}
-    Rewards(lambda step: 1e6 + 1e-3 * torch.randn(4, generator=noise)).run(ppo)
+    Rewards(lambda _: 1e6 + 1e-3 * torch.randn(4, generator=noise)).run(ppo)
     assert watcher.seen[0]["advantage"].abs().max() < 1e-3
     for name, parameter in ppo.policy.named_parameters():
         if name.startswith(("actor_encoder", "action_head")):
@@ -88,7 +88,9 @@ def test_over_the_rollout_advantages_have_mean_zero_and_unbiased_deviation_one()
 
 def test_per_mini_batch_each_one_is_normalised_on_its_own() -> None:
     watcher = Watcher()
-    ppo = make_ppo(PPOConfig(num_mini_batches=3, normalize_advantage_per_mini_batch=True), extensions=[watcher])
+    ppo = make_ppo(
+        PPOConfig(num_mini_batches=3, normalize_advantage_per_mini_batch=True), extensions=[watcher]
+    )
     (metrics,) = Task().run(ppo)
     for seen in watcher.seen:
         assert seen["advantage"].mean().abs() < 1e-6
@@ -104,7 +106,7 @@ def test_over_the_rollout_a_mini_batch_keeps_its_own_mean() -> None:
 
 def test_returns_are_not_normalised() -> None:
     ppo = make_ppo(PPOConfig(gamma=0.0), prepare=constant_critic(0.0))  # type: ignore[arg-type]
-    Rewards(lambda step: torch.tensor([1.0, 2.0, 3.0, 4.0])).collect(ppo)
+    Rewards(lambda _: torch.tensor([1.0, 2.0, 3.0, 4.0])).collect(ppo)
     assert ppo.storage.returns[0].tolist() == [1.0, 2.0, 3.0, 4.0]
     assert ppo.update()["Data/return_abs_max"].item() == 4.0
 
@@ -116,11 +118,17 @@ def by_epoch(recompute: bool, **changes: object) -> tuple[list[dict[str, Tensor]
     """What each of three epochs saw, in the rollout's order of rows."""
     watcher = Watcher()
     config = PPOConfig(
-        num_mini_batches=1, num_learning_epochs=3, recompute_advantages=recompute, learning_rate=0.01, schedule="fixed"
+        num_mini_batches=1,
+        num_learning_epochs=3,
+        recompute_advantages=recompute,
+        learning_rate=0.01,
+        schedule="fixed",
     )
     ppo = make_ppo(config, extensions=[watcher], **changes)  # type: ignore[arg-type]
     Task().run(ppo)
-    return [{k: v[seen["index"].argsort()] for k, v in seen.items() if k != "index"} for seen in watcher.seen], ppo
+    return [
+        {k: v[seen["index"].argsort()] for k, v in seen.items() if k != "index"} for seen in watcher.seen
+    ], ppo
 
 
 def test_without_recomputation_the_advantages_stay() -> None:

@@ -23,7 +23,7 @@ from torch import Tensor
 from surefoot.algorithm.config import PPOConfig
 from surefoot.algorithm.ppo import PPO
 from surefoot.networks.config import ActorConfig, CriticConfig, DistributionConfig
-from surefoot.types import MirrorMap
+from surefoot.types import MirrorMap, Step
 
 SWAP = (torch.tensor([1, 0, 2]), torch.tensor([1.0, 1.0, -1.0]))
 MIRROR = MirrorMap({"policy": SWAP}, (torch.tensor([1, 0]), torch.ones(2)))
@@ -191,3 +191,21 @@ def test_act_and_value_change_no_state() -> None:
     ppo.policy.value(obs)
     ppo.policy(obs, torch.zeros(4, 2))
     assert_same_weights(before, weights_of(ppo))
+
+
+def test_popart_leaves_every_value_as_it_was_and_learns_in_units_of_the_return() -> None:
+    class LargeRewards(Task):
+        def transition(self, ppo: PPO, actions: Tensor) -> Step:
+            step = super().transition(ppo, actions)
+            step.rewards = 1000 * step.rewards
+            return step
+
+    critic = CriticConfig(hidden_dims=[8], value_normalization=True)
+    ppo = make_ppo(PPOConfig(num_mini_batches=2, value_loss="mse"), critic=critic)
+    task = LargeRewards()
+    for _ in range(3):
+        task.collect(ppo)
+        after = ppo.policy.value({"policy": ppo.storage.observations["policy"]}).detach()
+        rounding = 1e-6 * ppo.storage.returns.abs().max().item()
+        torch.testing.assert_close(after, ppo.storage.values, rtol=1e-4, atol=rounding)
+        assert ppo.update()["Loss/value"].item() < 100  # returns are of size 1e4: 1e8 in their own units

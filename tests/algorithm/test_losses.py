@@ -125,13 +125,25 @@ def test_a_masked_mean_ignores_what_is_masked_even_nan() -> None:
 def test_the_logged_losses_are_those_of_the_formulas(kind: str) -> None:
     watcher = Watcher()
     config = PPOConfig(
-        num_mini_batches=1, num_learning_epochs=3, value_loss=kind, huber_delta=0.5, schedule="fixed"  # pyright: ignore[reportArgumentType]
+        num_mini_batches=1,
+        num_learning_epochs=3,
+        value_loss=kind,
+        huber_delta=0.5,
+        schedule="fixed",  # pyright: ignore[reportArgumentType]
     )
     ppo = make_ppo(config, extensions=[watcher])
     (metrics,) = Task().run(ppo)
-    expected: dict[str, list[float]] = {"surrogate": [], "value": [], "entropy": [], "kl": [], "clip_fraction": []}
+    expected: dict[str, list[float]] = {
+        "surrogate": [],
+        "value": [],
+        "entropy": [],
+        "kl": [],
+        "clip_fraction": [],
+    }
     for seen in watcher.seen:
-        ratio, advantage, value, old, returns = (seen[k] for k in ("ratio", "advantage", "value", "old_value", "returns"))
+        ratio, advantage, value, old, returns = (
+            seen[k] for k in ("ratio", "advantage", "value", "old_value", "returns")
+        )
         surrogate = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(0.8, 1.2))
         error = value - returns
         kept = old + (value - old).clamp(-0.2, 0.2) - returns
@@ -150,7 +162,9 @@ def test_the_logged_losses_are_those_of_the_formulas(kind: str) -> None:
 
 def test_use_clipped_value_loss_chooses_the_form_where_value_loss_is_null() -> None:
     def loss(**choice: object) -> float:
-        config = PPOConfig(num_mini_batches=1, num_learning_epochs=4, learning_rate=0.01, schedule="fixed", **choice)  # type: ignore[arg-type]
+        config = PPOConfig(
+            num_mini_batches=1, num_learning_epochs=4, learning_rate=0.01, schedule="fixed", **choice
+        )  # type: ignore[arg-type]
         return Task().run(make_ppo(config))[0]["Loss/value"].item()
 
     assert loss(use_clipped_value_loss=True) == loss(value_loss="clipped")

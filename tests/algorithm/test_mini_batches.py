@@ -37,7 +37,9 @@ def test_rows_that_do_not_divide_evenly_are_all_used() -> None:
 
 
 def test_each_epoch_has_a_new_order() -> None:
-    orders = [torch.cat(b).tolist() for b in epochs_of(7, 3, PPOConfig(num_mini_batches=4, num_learning_epochs=3))]
+    orders = [
+        torch.cat(b).tolist() for b in epochs_of(7, 3, PPOConfig(num_mini_batches=4, num_learning_epochs=3))
+    ]
     assert orders[0] != orders[1] != orders[2] != orders[0]
     assert list(range(21)) not in orders
 

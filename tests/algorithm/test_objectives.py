@@ -76,7 +76,9 @@ def test_beta_is_led_by_the_mean_kl_of_the_last_epoch() -> None:
 
 def test_the_penalty_holds_the_policy_back() -> None:
     def moved(beta: float) -> float:
-        ppo = make_ppo(PPOConfig(policy_objective="penalty", schedule="fixed", learning_rate=0.01, kl_beta=beta))
+        ppo = make_ppo(
+            PPOConfig(policy_objective="penalty", schedule="fixed", learning_rate=0.01, kl_beta=beta)
+        )
         return Task().run(ppo)[0]["Loss/kl"].item()
 
     assert moved(1000.0) < 0.5 * moved(1e-4)

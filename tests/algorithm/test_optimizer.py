@@ -45,7 +45,9 @@ def test_actor_and_critic_are_clipped_each_on_its_own() -> None:
 
 def test_joint_clipping_scales_all_by_one_factor() -> None:
     a, c = parameter(0.0, 0.0), parameter(0.0)
-    optimizer = FlatOptimizer({"actor": [a], "critic": [c]}, PPOConfig(**SGD, max_grad_norm=1.0, grad_clip="joint"))
+    optimizer = FlatOptimizer(
+        {"actor": [a], "critic": [c]}, PPOConfig(**SGD, max_grad_norm=1.0, grad_clip="joint")
+    )
     # √(3² + 4² + 12²) = 13
     norm, _ = push(optimizer, 3 * a[0] + 4 * a[1] + 12 * c[0])
     assert a.tolist() == pytest.approx([-3 / 13, -4 / 13], rel=1e-5)
@@ -163,15 +165,6 @@ def test_a_frozen_parameter_stays() -> None:
     assert not torch.equal(before["policy.actor_encoder.0.bias"], after["policy.actor_encoder.0.bias"])
 
 
-def test_a_parameter_frozen_after_the_start_stays_too() -> None:
-    ppo = make_ppo(PPOConfig(num_mini_batches=2, schedule="fixed"))
-    Task().run(ppo)
-    ppo.policy.action_head.std_param.requires_grad_(False)
-    before = ppo.policy.action_head.std_param.detach().clone()
-    Task().run(ppo)
-    assert torch.equal(before, ppo.policy.action_head.std_param)
-
-
 # ---------------------------------------------------------------------- steps that are not made (N07)
 
 
@@ -238,7 +231,9 @@ def test_a_bad_reward_skips_updates_and_leaves_the_weights_as_they_were() -> Non
 @pytest.mark.parametrize("std_type", ["scalar", "log"])
 def test_a_std_below_its_floor_acts_and_recovers(std_type: Any) -> None:
     actor = ActorConfig(hidden_dims=[8], distribution=DistributionConfig(std_type=std_type))
-    config = PPOConfig(entropy_coef=0.05, learning_rate=0.01, schedule="fixed", num_mini_batches=2, num_learning_epochs=2)
+    config = PPOConfig(
+        entropy_coef=0.05, learning_rate=0.01, schedule="fixed", num_mini_batches=2, num_learning_epochs=2
+    )
 
     def sink(policy: ActorCritic) -> None:
         with torch.no_grad():
@@ -262,9 +257,9 @@ def test_a_std_below_its_floor_acts_and_recovers(std_type: Any) -> None:
 
 def test_the_std_stays_below_its_ceiling() -> None:
     actor = ActorConfig(hidden_dims=[8], distribution=DistributionConfig(init_std=1.0, std_range=(0.1, 1.1)))
-    ppo = make_ppo(PPOConfig(entropy_coef=1.0, learning_rate=0.01, schedule="fixed"), actor=actor, num_steps=4)
+    ppo = make_ppo(
+        PPOConfig(entropy_coef=1.0, learning_rate=0.01, schedule="fixed"), actor=actor, num_steps=4
+    )
     for metrics in Task().run(ppo, 10):
         assert metrics["Policy/mean_std"].item() <= 1.1 + 1e-6
     assert ppo.policy.action_head.std_param.max().item() == pytest.approx(1.1)
-
-

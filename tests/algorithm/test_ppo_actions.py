@@ -43,7 +43,10 @@ def test_the_raw_sample_is_stored_and_its_log_probability_is_that_of_the_raw_sam
 SPACES: dict[str, tuple[gymnasium.Space[Any], ActorConfig]] = {
     "bounded": (BOX, wide()),
     "far away": (gymnasium.spaces.Box(300, 500, (1,)), wide()),
-    "half-bounded": (gymnasium.spaces.Box(np.array([0, -np.inf], np.float32), np.array([np.inf, 2], np.float32)), wide()),
+    "half-bounded": (
+        gymnasium.spaces.Box(np.array([0, -np.inf], np.float32), np.array([np.inf, 2], np.float32)),
+        wide(),
+    ),
     "unbounded": (gymnasium.spaces.Box(-np.inf, np.inf, (2,)), wide()),
     "matrix": (gymnasium.spaces.Box(-2, 3, (2, 3)), wide()),
     "squashed": (BOX, wide("SquashedGaussian")),
@@ -88,7 +91,10 @@ def test_an_environment_that_changes_the_action_in_place_does_not_change_what_is
     for kind in (Task, Greedy):
         watcher = Watcher()
         ppo = make_ppo(
-            PPOConfig(learning_rate=1e-12, schedule="fixed"), make_spec(8, 3, space), actor=actor, extensions=[watcher]
+            PPOConfig(learning_rate=1e-12, schedule="fixed"),
+            make_spec(8, 3, space),
+            actor=actor,
+            extensions=[watcher],
         )
         kind().run(ppo)
         assert all((seen["ratio"] - 1).abs().max() <= 1e-5 for seen in watcher.seen)

@@ -204,23 +204,17 @@ def test_a_refused_state_changes_nothing() -> None:
     assert_same_weights(before, weights_of(ppo))
 
 
-def test_another_number_of_environments_continues_or_is_named() -> None:
+def test_another_number_of_environments_is_named_with_both() -> None:
     ppo = make_ppo(spec=make_spec(4))
     Task().run(ppo)
-    other = make_ppo(spec=make_spec(6))
-    try:
-        other.load_state(ppo.state())
-    except CheckpointError as error:
-        assert "4" in str(error)
-        assert "6" in str(error)
-    else:
-        Task().run(other)
+    with pytest.raises(CheckpointError, match=r"4.*6"):
+        make_ppo(spec=make_spec(6)).load_state(ppo.state())
 
 
 def test_a_missing_optimiser_is_named() -> None:
     state = make_ppo().state()
     state["optimizers"].clear()
-    with pytest.raises(CheckpointError, match="optimiser 'optimizer.optimizer'"):
+    with pytest.raises(CheckpointError, match=r"optimiser 'optimizer\.optimizer'"):
         make_ppo().load_state(state)
 
 
@@ -228,9 +222,8 @@ def test_an_optimiser_of_another_kind_is_refused_by_name() -> None:
     ppo = make_ppo(PPOConfig(optimizer="sgd", num_mini_batches=2))
     Task().run(ppo)
     adam = make_ppo(PPOConfig(optimizer="adam", num_mini_batches=2))
-    with pytest.raises(CheckpointError, match="optimi[sz]er"):
+    with pytest.raises(CheckpointError, match=r"optimi[sz]er"):
         adam.load_state(ppo.state())
-        Task().run(adam)
 
 
 def test_weights_move_in_place_when_loaded() -> None:

@@ -31,13 +31,25 @@ def flags(*numbers: int) -> Tensor:
 
 
 def advantages(
-    reward: Tensor, value: Tensor, terminated: Tensor, truncated: Tensor, bootstrap: Tensor, gamma: float, lam: float
+    reward: Tensor,
+    value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    bootstrap: Tensor,
+    gamma: float,
+    lam: float,
 ) -> list[float]:
     return gae(reward, value, terminated, truncated, bootstrap, gamma, lam)[0].squeeze(-1).tolist()
 
 
 def loop(
-    reward: Tensor, value: Tensor, terminated: Tensor, truncated: Tensor, bootstrap: Tensor, gamma: float, lam: float
+    reward: Tensor,
+    value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    bootstrap: Tensor,
+    gamma: float,
+    lam: float,
 ) -> Tensor:
     """GAE as the paper writes it, one number at a time."""
     steps, envs = reward.shape
@@ -263,12 +275,21 @@ def test_a_spread_below_the_rounding_of_its_origin_normalises_to_zero() -> None:
 
 def test_small_advantages_of_small_origin_are_normalised() -> None:
     advantage = 1e-5 * torch.randn(1000, generator=torch.Generator().manual_seed(0))
-    assert normalize_advantage(advantage, scale=torch.tensor(1.0))[0].std().item() == pytest.approx(1.0, abs=1e-2)
+    assert normalize_advantage(advantage, scale=torch.tensor(1.0))[0].std().item() == pytest.approx(
+        1.0, abs=1e-2
+    )
 
 
 @law
-@given(seed=st.integers(0, 2**31), rows=st.integers(2, 50), scale=st.floats(1e-3, 1e3), shift=st.floats(-100, 100))
-def test_normalised_advantages_do_not_depend_on_units(seed: int, rows: int, scale: float, shift: float) -> None:
+@given(
+    seed=st.integers(0, 2**31),
+    rows=st.integers(2, 50),
+    scale=st.floats(1e-3, 1e3),
+    shift=st.floats(-100, 100),
+)
+def test_normalised_advantages_do_not_depend_on_units(
+    seed: int, rows: int, scale: float, shift: float
+) -> None:
     advantage = torch.randn(rows, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     expected, _ = normalize_advantage(advantage)
     result, _ = normalize_advantage(scale * advantage + shift)

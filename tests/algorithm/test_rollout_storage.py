@@ -29,7 +29,9 @@ def fill(storage: RolloutStorage, observations: list[dict[str, Tensor]], steps: 
 
 def plain(obs: dict[str, Tensor], **changes: Any) -> Step:
     no = torch.zeros(2, dtype=torch.bool)
-    return Step(**({"observations": obs, "rewards": torch.zeros(2), "terminated": no, "truncated": no} | changes))
+    return Step(
+        **({"observations": obs, "rewards": torch.zeros(2), "terminated": no, "truncated": no} | changes)
+    )
 
 
 def count(t: float) -> dict[str, Tensor]:
@@ -125,7 +127,11 @@ class Reads(Extension):
 def test_only_groups_that_something_reads_are_stored() -> None:
     spec = make_spec(4, {"policy": box(3), "critic": box(2), "camera": box(1000), "state": box(5)})
     assert list(make_ppo(spec=spec).storage.observations) == ["policy", "critic"]
-    assert list(make_ppo(spec=spec, extensions=[Reads("state")]).storage.observations) == ["policy", "critic", "state"]
+    assert list(make_ppo(spec=spec, extensions=[Reads("state")]).storage.observations) == [
+        "policy",
+        "critic",
+        "state",
+    ]
 
 
 def test_an_extension_that_reads_an_unknown_group_is_refused() -> None:
@@ -195,7 +201,9 @@ def test_the_storage_is_allocated_once() -> None:
 
 
 @pytest.mark.parametrize("shape", [(4, 1), (3,), (), (4, 4)])
-def test_rewards_of_another_shape_are_flattened_or_refused_and_never_broadcast(shape: tuple[int, ...]) -> None:
+def test_rewards_of_another_shape_are_flattened_or_refused_and_never_broadcast(
+    shape: tuple[int, ...],
+) -> None:
     ppo = make_ppo(num_steps=1)
     task = Task()
     ppo.act(task.observe(ppo))
@@ -215,4 +223,6 @@ def test_a_long_rollout_is_evaluated_in_blocks_of_rows() -> None:
     Task().collect(ppo)
     rows = ppo.storage.observations["policy"]
     with torch.no_grad():
-        torch.testing.assert_close(ppo.storage.values, ppo.policy.value({"policy": rows}), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            ppo.storage.values, ppo.policy.value({"policy": rows}), rtol=1e-5, atol=1e-6
+        )

@@ -1,4 +1,4 @@
-"""Schedules are data: values by hand, the same curve however the iterations are split, and the adaptive rule."""
+"""Schedules: values by hand, the same curve however the iterations are split, and the adaptive rule."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def test_the_adaptive_rate_stops_at_its_bounds(kl: float, start: float, bound: f
 @pytest.mark.parametrize(("kl", "start"), [(1.0, 1e-6), (0.001, 0.05)])
 def test_a_rate_outside_the_bounds_is_not_thrown_across_them(kl: float, start: float) -> None:
     # slower must not speed up, faster must not slow down
-    assert adapt_learning_rate(torch.tensor(start), torch.tensor(kl), 0.01, BOUNDS).item() == pytest.approx(start)
+    assert adapt_learning_rate(torch.tensor(start), torch.tensor(kl), 0.01, BOUNDS).item() == pytest.approx(
+        start
+    )
 
 
 LINEAR = ScheduleConfig("linear", initial=1.0, final=0.2, horizon=10)
@@ -118,7 +120,9 @@ def test_a_fixed_rate_never_moves(name: Any) -> None:
 def test_linear_falls_to_zero_at_max_iterations() -> None:
     config = PPOConfig(schedule="linear", learning_rate=1e-3, num_mini_batches=1, num_learning_epochs=1)
     # 1e-3 · (1 - i/4)
-    assert rates(make_ppo(config, max_iterations=4), 4) == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4], rel=1e-6)
+    assert rates(make_ppo(config, max_iterations=4), 4) == pytest.approx(
+        [1e-3, 7.5e-4, 5e-4, 2.5e-4], rel=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -203,7 +207,11 @@ def test_the_rate_used_by_a_step_is_the_one_just_adapted() -> None:
 @pytest.mark.parametrize("schedule", ["adaptive", "linear", "fixed"])
 def test_a_critic_rate_of_its_own_keeps_its_ratio(schedule: Any) -> None:
     config = PPOConfig(
-        learning_rate=1e-3, critic_learning_rate=4e-3, schedule=schedule, num_mini_batches=2, num_learning_epochs=3
+        learning_rate=1e-3,
+        critic_learning_rate=4e-3,
+        schedule=schedule,
+        num_mini_batches=2,
+        num_learning_epochs=3,
     )
     ppo = make_ppo(config, max_iterations=5)
     for _ in range(3):

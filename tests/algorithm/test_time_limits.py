@@ -1,4 +1,4 @@
-"""Time limits, terminations and invalid rows through PPO, with a critic that is the identity of one number."""
+"""Time limits, terminations and invalid rows through PPO, with a critic that repeats its observation."""
 
 from __future__ import annotations
 
@@ -75,7 +75,9 @@ def test_nan_in_final_observations_of_rows_that_did_not_end_has_no_effect() -> N
     over = torch.tensor([False, True])
     for t in range(3):
         ppo.act(see(1.0, 1.0))
-        ppo.process_env_step(Step(see(1.0, 1.0), torch.ones(2), over & False, over & (t == 1), see(float("nan"), 7.0)))
+        ppo.process_env_step(
+            Step(see(1.0, 1.0), torch.ones(2), over & False, over & (t == 1), see(float("nan"), 7.0))
+        )
     ppo.compute_returns(see(1.0, 1.0))
     assert ppo.storage.returns.isfinite().all()
     assert ppo.storage.returns[1, 1].item() == pytest.approx(1 + 0.9 * 7)
@@ -91,7 +93,9 @@ TIME_OUTS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("time_outs", TIME_OUTS, ids=lambda x: f"{type(x).__name__}-{getattr(x, 'dtype', '')}")
+@pytest.mark.parametrize(
+    "time_outs", TIME_OUTS, ids=lambda x: f"{type(x).__name__}-{getattr(x, 'dtype', '')}"
+)
 def test_only_truncated_environments_are_bootstrapped_whatever_the_form_of_the_mask(time_outs: Any) -> None:
     ppo = make_identity_critic(RAW, num_envs=4, num_steps=1)
     ppo.act(see(10, 20, 30, 40))

@@ -95,6 +95,8 @@ def test_version(surefoot):
         ),
         ("train CartPole-v1 --set algorithm.gamma", ["KEY=VALUE"]),
         ("train CartPole-v1 --set env.kwargs.foo=1", ["env.kwargs.foo"]),
+        ("train CartPole-v1 --nproc 2 --set extensions=[{class_name:NoSuch}]", ["extensions.0", "NoSuch"]),
+        ("train CartPole-v1 --set hooks=[{class_name:x.y}]", ["hooks.0", "x.y"]),
         ("train CartPole-v1 --num-envs 0", ["--num-envs", "0"]),
         ("train CartPole-v1 --num-envs 3 --nproc 2", ["num_envs (3)", "nproc (2)"]),
         ("train CartPole-v1 --iterations 0", ["--iterations"]),

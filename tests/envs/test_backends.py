@@ -198,3 +198,8 @@ def test_workers_leave_ctrl_c_to_the_trainer():
     assert step.rewards.tolist() == [1.0, 1.0]
     env.close()
     assert not multiprocessing.active_children()
+
+
+def test_what_a_worker_process_imports_needs_no_torch():
+    code = "import sys, surefoot.envs.sub_env; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -57,7 +57,9 @@ def test_the_loss_is_the_mean_squared_error_times_its_weight() -> None:
     assert second == pytest.approx(3 * first, rel=0.05)
 
 
-@pytest.mark.parametrize(("part", "width"), [({}, 4), ({"start": 1}, 3), ({"stop": 2}, 2), ({"start": -1}, 1)])
+@pytest.mark.parametrize(
+    ("part", "width"), [({}, 4), ({"start": 1}, 3), ({"stop": 2}, 2), ({"start": -1}, 1)]
+)
 def test_a_part_of_the_group_may_be_chosen(part: dict[str, int], width: int) -> None:
     extension = AuxiliaryPrediction("privileged", **part)
     make_ppo(extension)

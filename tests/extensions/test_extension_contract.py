@@ -1,4 +1,4 @@
-"""The seams of PPO: an extension that does nothing, the order of calls, rows that are added, and broken ones."""
+"""The seams of PPO: what nothing changes, the order of calls, rows that are added, and broken extensions."""
 
 from __future__ import annotations
 
@@ -265,7 +265,9 @@ def test_added_rows_keep_the_old_numbers_of_their_source() -> None:
             assert torch.equal(x[:n], x[n:])
         # mirrored: the two actions change places
         assert torch.equal(batch.actions[n:], batch.actions[:n].flip(-1))
-        assert torch.equal(batch.observations["policy"][n:, :2], batch.observations["policy"][:n, :2].flip(-1))
+        assert torch.equal(
+            batch.observations["policy"][n:, :2], batch.observations["policy"][:n, :2].flip(-1)
+        )
 
 
 def test_added_rows_are_normalised_like_the_sampled_ones() -> None:

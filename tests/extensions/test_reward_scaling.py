@@ -35,7 +35,9 @@ class Rollouts:
     ) -> tuple[Tensor, Tensor]:
         """Scaled rewards and the running returns [T, N]."""
         no = torch.zeros(rewards.shape, dtype=torch.bool)
-        terminated, truncated = (no if x is None else torch.as_tensor(x).bool() for x in (terminated, truncated))
+        terminated, truncated = (
+            no if x is None else torch.as_tensor(x).bool() for x in (terminated, truncated)
+        )
         n = rewards.shape[1]
         obs = {"policy": torch.zeros(n, 1)}
         for t in range(len(rewards)):
@@ -99,7 +101,9 @@ def test_rows_that_are_only_an_autoreset_are_ignored() -> None:
 @pytest.mark.parametrize("junk", [1e9, float("nan"), float("inf")])
 def test_the_reward_of_an_invalid_row_has_no_effect(junk: float) -> None:
     rollouts = Rollouts(1, 4)
-    scaled, _ = rollouts.play(column(1, 2, junk, 3), terminated=[[0], [1], [0], [0]], valid=[[1], [1], [0], [1]])
+    scaled, _ = rollouts.play(
+        column(1, 2, junk, 3), terminated=[[0], [1], [0], [0]], valid=[[1], [1], [0], [1]]
+    )
     assert rollouts.extension.statistics.count.item() == 3
     assert rollouts.extension.carry.tolist() == [3.0]
     assert scaled[[0, 1, 3]].isfinite().all()
@@ -139,8 +143,12 @@ def test_the_statistics_do_not_depend_on_how_a_run_is_cut_into_rollouts(seed: in
     whole.play(rewards, terminated=ends)
     for r, e in zip(rewards.chunk(splits), ends.chunk(splits), strict=True):
         parts.play(r, truncated=e)
-    torch.testing.assert_close(whole.extension.statistics.mean, parts.extension.statistics.mean, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(whole.extension.statistics.std, parts.extension.statistics.std, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        whole.extension.statistics.mean, parts.extension.statistics.mean, rtol=1e-4, atol=1e-5
+    )
+    torch.testing.assert_close(
+        whole.extension.statistics.std, parts.extension.statistics.std, rtol=1e-4, atol=1e-5
+    )
     torch.testing.assert_close(whole.extension.carry, parts.extension.carry, rtol=1e-4, atol=1e-5)
 
 
@@ -165,6 +173,8 @@ def test_the_scale_is_logged_and_training_uses_it() -> None:
     update = ppo.update
     ppo.update = lambda: seen.append(update()) or seen[-1]  # type: ignore[method-assign,func-returns-value]
     _train(ppo, 2)
-    assert seen[-1]["Reward/scale"].item() == pytest.approx(1 / (extension.statistics.std.item() + 1e-4), rel=1e-5)
+    assert seen[-1]["Reward/scale"].item() == pytest.approx(
+        1 / (extension.statistics.std.item() + 1e-4), rel=1e-5
+    )
     assert extension.statistics.count.item() == 2 * 48
     assert "extensions.0.carry" in ppo.state()["tensors"]

@@ -47,7 +47,9 @@ def build(
         (["joints", "critic"], ["joints", "critic"], ["critic"]),
     ],
 )
-def test_the_group_of_that_name_else_policy_else_all(groups: list[str], actor: list[str], critic: list[str]) -> None:
+def test_the_group_of_that_name_else_policy_else_all(
+    groups: list[str], actor: list[str], critic: list[str]
+) -> None:
     assert build({g: box(2) for g in groups}).groups == {"actor": actor, "critic": critic}
 
 
@@ -63,13 +65,18 @@ def test_groups_may_be_chosen() -> None:
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ({"critic": ["privilegd"]}, r"critic.*'privilegd'.*'policy', 'privileged'.*Did you mean 'privileged'"),
+        (
+            {"critic": ["privilegd"]},
+            r"critic.*'privilegd'.*'policy', 'privileged'.*Did you mean 'privileged'",
+        ),
         ({"actor": ["camera"]}, r"actor.*'camera'.*'policy'"),
         ({"aktor": ["policy"]}, r"aktor.*Did you mean 'actor'"),
         ({"actor": []}, r"actor is empty.*'policy'"),
     ],
 )
-def test_a_group_that_does_not_exist_is_named_with_those_that_do(wanted: dict[str, list[str]], message: str) -> None:
+def test_a_group_that_does_not_exist_is_named_with_those_that_do(
+    wanted: dict[str, list[str]], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         build({"policy": box(3), "privileged": box(2)}, wanted)
 
@@ -90,7 +97,11 @@ def test_the_actor_does_not_see_the_critics_groups() -> None:
 
 
 def test_groups_are_concatenated_in_the_order_given() -> None:
-    policy = build({"a": box(1), "b": box(2)}, {"actor": ["b", "a"], "critic": ["a", "b"]}, actor=ActorConfig(hidden_dims=[]))
+    policy = build(
+        {"a": box(1), "b": box(2)},
+        {"actor": ["b", "a"], "critic": ["a", "b"]},
+        actor=ActorConfig(hidden_dims=[]),
+    )
     with torch.no_grad():
         policy.action_head.linear.weight.copy_(torch.tensor([[1.0, 10.0, 100.0]] * 2))
         policy.action_head.linear.bias.zero_()
@@ -99,7 +110,9 @@ def test_groups_are_concatenated_in_the_order_given() -> None:
 
 
 def test_discrete_observations_feed_the_network() -> None:
-    policy = build({"where": gymnasium.spaces.Discrete(5, start=2), "what": gymnasium.spaces.MultiDiscrete([2, 3])})
+    policy = build(
+        {"where": gymnasium.spaces.Discrete(5, start=2), "what": gymnasium.spaces.MultiDiscrete([2, 3])}
+    )
     assert policy.actor_encoder[0].in_features == 10
     obs = {"where": torch.tensor([2, 6]), "what": torch.tensor([[0, 2], [1, 0]])}
     assert policy.act(obs).shape == (2, 2)

@@ -58,7 +58,9 @@ def test_a_gaussian_equals_torchs(seed: int, shared_std: bool) -> None:
 def test_a_gaussian_by_hand() -> None:
     g = Gaussian(torch.tensor([[1.0, 0.0]]), torch.tensor([2.0, 1.0]))
     # dimension 1: -½·(2/2)² - log 2 - ½ log 2π;  dimension 2: -½ log 2π
-    assert g.log_prob(torch.tensor([[3.0, 0.0]])).item() == pytest.approx(-0.5 - math.log(2) - math.log(2 * math.pi))
+    assert g.log_prob(torch.tensor([[3.0, 0.0]])).item() == pytest.approx(
+        -0.5 - math.log(2) - math.log(2 * math.pi)
+    )
     # summed over dimensions: 2·½(1 + log 2π) + log 2
     assert g.entropy().tolist() == pytest.approx([1 + math.log(2 * math.pi) + math.log(2)])
     other = Gaussian(torch.tensor([[0.0, 0.0]]), torch.tensor([1.0, 1.0]))
@@ -67,8 +69,12 @@ def test_a_gaussian_by_hand() -> None:
 
 
 def test_the_kl_is_that_of_old_to_new_by_monte_carlo() -> None:
-    old = Gaussian(torch.tensor([[0.5, -1.0]], dtype=torch.float64), torch.tensor([0.5, 2.0], dtype=torch.float64))
-    new = Gaussian(torch.tensor([[0.0, 0.0]], dtype=torch.float64), torch.tensor([1.0, 1.5], dtype=torch.float64))
+    old = Gaussian(
+        torch.tensor([[0.5, -1.0]], dtype=torch.float64), torch.tensor([0.5, 2.0], dtype=torch.float64)
+    )
+    new = Gaussian(
+        torch.tensor([[0.0, 0.0]], dtype=torch.float64), torch.tensor([1.0, 1.5], dtype=torch.float64)
+    )
     wide = Gaussian(old.mean.expand(200_000, 2), old.std)
     x = wide.sample(torch.Generator().manual_seed(0))
     estimate = (wide.log_prob(x) - Gaussian(new.mean.expand_as(x), new.std).log_prob(x)).mean()
@@ -100,7 +106,9 @@ def test_samples_follow_their_generator_alone() -> None:
 
 @pytest.mark.parametrize("point", [-2.5, -0.3, 0.0, 0.8, 2.0])
 def test_the_squashed_density_is_a_change_of_variables(point: float) -> None:
-    d = SquashedGaussian(Gaussian(torch.tensor([[0.4]], dtype=torch.float64), torch.tensor([0.7], dtype=torch.float64)))
+    d = SquashedGaussian(
+        Gaussian(torch.tensor([[0.4]], dtype=torch.float64), torch.tensor([0.7], dtype=torch.float64))
+    )
     base = torch.distributions.Normal(0.4, 0.7)
     # P(tanh u in [a - h, a + h]) / 2h from the base's cumulative distribution
     a, h = math.tanh(point), 1e-6
@@ -111,7 +119,9 @@ def test_the_squashed_density_is_a_change_of_variables(point: float) -> None:
 
 
 def test_the_squashed_density_integrates_to_one() -> None:
-    d = SquashedGaussian(Gaussian(torch.tensor([0.4], dtype=torch.float64), torch.tensor([0.7], dtype=torch.float64)))
+    d = SquashedGaussian(
+        Gaussian(torch.tensor([0.4], dtype=torch.float64), torch.tensor([0.7], dtype=torch.float64))
+    )
     a = torch.linspace(-1, 1, 20_002, dtype=torch.float64)[1:-1]
     density = d.log_prob(a.atanh().unsqueeze(-1)).exp()
     assert torch.trapezoid(density, a).item() == pytest.approx(1.0, abs=1e-3)
@@ -178,7 +188,9 @@ def test_the_mode_of_a_categorical_is_its_arg_max() -> None:
 HARD = [0.0, -200.0, -math.inf, -85.0]
 
 
-@pytest.mark.parametrize("other", [HARD, [0.0] * 4, [-math.inf, 0.0, 0.0, -math.inf], [-math.inf] * 3 + [0.0]])
+@pytest.mark.parametrize(
+    "other", [HARD, [0.0] * 4, [-math.inf, 0.0, 0.0, -math.inf], [-math.inf] * 3 + [0.0]]
+)
 @pytest.mark.parametrize("first", [HARD, [0.0] * 4, [0.0, -math.inf, -math.inf, -math.inf]])
 def test_choices_without_probability_leave_everything_finite(first: list[float], other: list[float]) -> None:
     mine, theirs = (Categorical(torch.tensor([x, x], requires_grad=True)) for x in (first, other))
@@ -333,7 +345,9 @@ def test_the_head_fits_the_action_space() -> None:
         (gymnasium.spaces.Tuple((BOX, BOX)), "auto", None, "not supported"),
     ],
 )
-def test_a_head_that_does_not_fit_is_refused(space: Any, name: Any, last_activation: Any, message: str) -> None:
+def test_a_head_that_does_not_fit_is_refused(
+    space: Any, name: Any, last_activation: Any, message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         make_head(space, 3, DistributionConfig(name), last_activation)
 

@@ -69,7 +69,9 @@ def test_layer_norm_stands_before_each_activation() -> None:
         torch.testing.assert_close(net[:2](x * 1000), net[:2](x), rtol=1e-2, atol=1e-3)
 
 
-@pytest.mark.parametrize(("activation", "gain"), [("elu", math.sqrt(2)), ("relu", math.sqrt(2)), ("tanh", 5 / 3)])
+@pytest.mark.parametrize(
+    ("activation", "gain"), [("elu", math.sqrt(2)), ("relu", math.sqrt(2)), ("tanh", 5 / 3)]
+)
 def test_hidden_weights_are_orthogonal_with_the_gain_of_the_activation(activation: Any, gain: float) -> None:
     assert hidden_gain(activation) == pytest.approx(gain)
     net = make_mlp(6, NetworkConfig(hidden_dims=[6, 4], activation=activation))

@@ -45,7 +45,9 @@ def assert_symmetric(policy: ActorCritic, obs: Tensor) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**31), rows=st.integers(1, 40), scale=st.floats(0.01, 100))
-def test_the_action_of_the_mirror_image_is_the_mirror_image_of_the_action(seed: int, rows: int, scale: float) -> None:
+def test_the_action_of_the_mirror_image_is_the_mirror_image_of_the_action(
+    seed: int, rows: int, scale: float
+) -> None:
     obs = scale * torch.randn(rows, 5, generator=torch.Generator().manual_seed(seed))
     assert_symmetric(POLICY, obs)
 
@@ -138,7 +140,9 @@ def test_the_mirror_image_of_a_mirror_image_is_the_original() -> None:
         (OBSERVATION, (torch.tensor([1, 0]), torch.ones(2))),
     ],
 )
-def test_a_map_that_is_no_mirror_is_refused(observation: tuple[Tensor, Tensor], action: tuple[Tensor, Tensor]) -> None:
+def test_a_map_that_is_no_mirror_is_refused(
+    observation: tuple[Tensor, Tensor], action: tuple[Tensor, Tensor]
+) -> None:
     with pytest.raises(ConfigError, match="mirror"):
         build(mirror=MirrorMap({"policy": observation}, action))
 

@@ -113,7 +113,9 @@ def test_a_batch_of_one_row() -> None:
     assert n(torch.tensor([[3.0, 4.0]])).tolist() == [[0.0, 0.0]]
 
 
-@pytest.mark.parametrize("rows", [torch.zeros(0, 2), torch.tensor([[math.nan, 1.0]]), torch.tensor([[math.inf, 1.0]])])
+@pytest.mark.parametrize(
+    "rows", [torch.zeros(0, 2), torch.tensor([[math.nan, 1.0]]), torch.tensor([[math.inf, 1.0]])]
+)
 def test_a_batch_without_a_usable_row_changes_nothing(rows: Tensor) -> None:
     fresh, used = RunningNormalizer(2), RunningNormalizer(2)
     used.update(normal(10, 2))

@@ -1,4 +1,4 @@
-"""Warnings about time limits and outlier rewards."""
+"""Warnings about time limits, outlier rewards and a learning rate that does not move."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.training.guards import RewardWatch, TimeLimitWatch
+from surefoot.algorithm.config import PPOConfig
+from surefoot.training.guards import MAX_ITERATIONS_AT_BOUND, LearningRateWatch, RewardWatch, TimeLimitWatch
 
 MATCH = "ended exactly at max_episode_length"
 
@@ -63,3 +64,26 @@ def test_an_outlier_in_the_first_rollout_is_seen_and_sparse_rewards_are_not_outl
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         RewardWatch().look(sparse)
+
+
+@pytest.mark.parametrize(("rate", "advice"), [(1e-5, "every update is too large"), (1e-2, "hardly changes")])
+def test_a_learning_rate_at_its_bound_is_warned_of_once(rate: float, advice: str) -> None:
+    watch = LearningRateWatch(PPOConfig())
+    for _ in range(MAX_ITERATIONS_AT_BOUND - 1):
+        watch.look(rate, 0.01)
+    with pytest.warns(UserWarning, match=f"{MAX_ITERATIONS_AT_BOUND} iterations: .*{advice}"):
+        watch.look(rate, 0.01)
+    for _ in range(2 * MAX_ITERATIONS_AT_BOUND):
+        watch.look(rate, 0.01)
+
+
+def test_a_visit_to_the_bound_and_a_fixed_rate_are_fine() -> None:
+    visiting, fixed = LearningRateWatch(PPOConfig()), LearningRateWatch(PPOConfig(schedule="fixed"))
+    for i in range(3 * MAX_ITERATIONS_AT_BOUND):
+        visiting.look(1e-3 if i % 20 == 0 else 1e-2, 0.01)
+        fixed.look(1e-2, 0.01)
+
+
+def test_a_kl_that_is_no_number_is_flagged() -> None:
+    with pytest.warns(UserWarning, match="Loss/kl is not finite"):
+        LearningRateWatch(PPOConfig()).look(1e-3, None)

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from surefoot.errors import ConfigError
 from surefoot.training.console import ConsoleProgress
 from surefoot.training.loggers import JsonlLogger, TensorBoardLogger, open_loggers, read_records
 from surefoot.training.manifest import git_state, versions
@@ -117,6 +118,14 @@ def test_wandb_offline_or_disabled_goes_on(tmp_path: Path, mode: str) -> None:
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("WandbLogger") == 2
     assert (tmp_path / "wandb_id.txt").read_text().strip()
+
+
+def test_a_logger_that_is_not_installed_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ConfigError, match=r"pip install 'surefoot\[wandb\]'"):
+        open_loggers("wandb", tmp_path, 0, "project", {})
 
 
 # ------------------------------------------------------------------ the screen

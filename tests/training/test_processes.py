@@ -54,13 +54,13 @@ def train(rank: int, port: int, directory: Path) -> None:
     torch.set_num_threads(1)
     straight = make_runner(directory / "a")
     assert straight.config.num_envs == 2 * N
-    assert straight.learn(3) == "finished"
+    assert straight.learn(2) == "finished"
     both = distributed.gather_objects(weights(straight))
     assert torch.equal(both[0], both[1])
     observations = distributed.gather_objects(straight.observations["policy"])  # pyright: ignore[reportOptionalSubscript]
     assert not torch.equal(observations[0], observations[1])
 
-    make_runner(directory / "b").learn(2)
+    make_runner(directory / "b").learn(1)
     again = make_runner(directory / "b")
     again.load(directory / "b")
     again.learn(1)
@@ -83,8 +83,8 @@ def test_two_processes_train_one_policy(tmp_path: Path) -> None:
         port = probe.getsockname()[1]
     multiprocessing.spawn(train, args=(port, tmp_path), nprocs=2)
     records = read_records(tmp_path / "a" / "metrics.jsonl")
-    assert [r["iteration"] for r in records] == [0, 1, 2]
-    assert [r["env_steps"] for r in records] == [1024 + 2 * N * 32 * (i + 1) for i in range(3)]
+    assert [r["iteration"] for r in records] == [0, 1]
+    assert [r["env_steps"] for r in records] == [1024 + 2 * N * 32 * (i + 1) for i in range(2)]
     assert records[0]["Data/samples_used"] == 2 * N * 32
     # 16 steps of warm-up and 32 of the rollout: 4 episodes of 10 steps in each of the 64 environments
     assert records[0]["Train/episodes"] == 4 * 2 * N
@@ -94,6 +94,6 @@ def test_two_processes_train_one_policy(tmp_path: Path) -> None:
 
     alone = OnPolicyRunner(TargetEnv(2 * N), CONFIG, quiet=True)
     with pytest.warns(UserWarning, match=r"is of 32 \+ 32 environments, this run has 64"):
-        alone.load(tmp_path / "b" / "checkpoints" / "model_2.pt")
+        alone.load(tmp_path / "b" / "checkpoints" / "model_1.pt")
     assert alone.learn(1) == "finished"
-    assert alone.iteration == 4
+    assert alone.iteration == 3

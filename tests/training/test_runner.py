@@ -52,7 +52,7 @@ def test_it_learns() -> None:
     env = TargetEnv(N)
     runner = make_runner(env, algorithm={"learning_rate": 3e-3})
     before = surefoot.evaluate(runner.policy, TargetEnv(8), 8, seed=1)["mean_reward"]
-    assert runner.learn(25) == "finished"
+    assert runner.learn(12) == "finished"
     after = surefoot.evaluate(runner.policy, TargetEnv(8), 8, seed=1)["mean_reward"]
     assert after > before / 2  # rewards are negative
 
@@ -291,10 +291,11 @@ class Scripted(Hook):
 
 def test_best_stays_when_the_score_drops(tmp_path: Path) -> None:
     runner = make_runner(run_dir=tmp_path, save_interval=0)
-    runner.hooks.append(Scripted("Train/mean_reward", [1.0, 3.0, 2.0, float("nan")][:3]))
-    runner.learn(3)
+    runner.hooks.append(Scripted("Train/mean_reward", [1.0, 3.0, 2.0, math.nan]))
+    runner.learn(4)
     assert load_checkpoint(tmp_path / "checkpoints" / "best.pt")["iteration"] == 1
-    assert load_checkpoint(tmp_path / "checkpoints" / "last.pt")["iteration"] == 2
+    assert load_checkpoint(tmp_path / "checkpoints" / "last.pt")["iteration"] == 3
+    assert records(tmp_path)[3]["Train/mean_reward"] is None
 
 
 def test_where_a_run_evaluates_the_evaluation_decides(tmp_path: Path) -> None:
@@ -324,6 +325,12 @@ def test_evaluating_does_not_change_training() -> None:
         runner.learn(2)
         weights.append(runner.alg.state_dict())
     assert all(torch.equal(weights[0][k], weights[1][k]) for k in weights[0])
+
+
+def test_the_environments_of_training_do_not_serve_evaluation() -> None:
+    env = TargetEnv(N)
+    with pytest.raises(ConfigError, match="eval_env is env"):
+        OnPolicyRunner(env, CONFIG, eval_env=env)
 
 
 # ------------------------------------------------------------------ hooks

@@ -47,6 +47,7 @@ class _Commands(click.Group):
         arguments = list(sys.argv[1:] if args is None else args)
         state = {"arguments": arguments, "debug": False}
         extra = {**extra, "standalone_mode": False, "obj": state}
+        code: Any = OK
         try:
             # one name, also where it was started as `python -m surefoot`
             code = super().main(arguments, "surefoot", **extra)

@@ -7,7 +7,7 @@ import json
 import click
 
 from surefoot.cli import debug_option
-from surefoot.cli.options import Checkpoint, device_option, run_argument
+from surefoot.cli.options import checkpoint_name, device_option, run_argument
 
 
 @click.command(epilog="Example: surefoot eval last --episodes 20 --json")
@@ -15,7 +15,7 @@ from surefoot.cli.options import Checkpoint, device_option, run_argument
 @click.option("--episodes", type=click.IntRange(min=1), default=100, show_default=True, metavar="N")
 @click.option(
     "--checkpoint",
-    type=Checkpoint(),
+    type=checkpoint_name,
     default="best",
     show_default=True,
     metavar="best|last|N",

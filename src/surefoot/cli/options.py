@@ -108,37 +108,26 @@ def pick_device(name: str) -> torch.device:
         raise ConfigError(
             f"--device {name}: PyTorch {torch.__version__} sees no CUDA device; use --device cpu."
         )
-    device = torch.device(name.replace("auto", "cuda"))
-    index = device.index if device.index is not None else int(os.environ.get("LOCAL_RANK", "0"))
-    count = torch.cuda.device_count()
-    if index >= count:
-        raise ConfigError(f"--device {name}: CUDA device {index} does not exist; there are {count}, from 0.")
+    index = int(name.partition(":")[2] or os.environ.get("LOCAL_RANK", "0"))
+    available = torch.cuda.device_count()
+    if index >= available:
+        raise ConfigError(f"--device {name}: there is no CUDA device {index}; there are {available}, from 0.")
     return torch.device("cuda", index)
 
 
-class Count(click.ParamType):
-    """A whole number above 0, also written 1e6."""
-
-    name = "count"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Parse `3000`, `3e3` or `3_000`."""
-        try:
-            number = float(value)
-        except ValueError:
-            number = 0.0
-        if number < 1 or not number.is_integer():
-            self.fail(f"'{value}' is no whole number above 0.", param, ctx)
-        return int(number)
+def count(value: str) -> int:
+    """A whole number above 0: `3000`, `3e3` or `3_000`."""
+    try:
+        number = float(value)
+    except ValueError:
+        number = 0.0
+    if number < 1 or not number.is_integer():
+        raise click.BadParameter(f"'{value}' is no whole number above 0.")
+    return int(number)
 
 
-class Checkpoint(click.ParamType):
-    """`best`, `last` or an iteration."""
-
-    name = "checkpoint"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Check the form; whether it exists shows when it is loaded."""
-        if value not in ("best", "last") and not str(value).isdigit():
-            self.fail(f"'{value}' is none of best, last and an iteration's number.", param, ctx)
-        return str(value)
+def checkpoint_name(value: str) -> str:
+    """`best`, `last` or an iteration; whether it exists shows when it is loaded."""
+    if value not in ("best", "last") and not value.isdigit():
+        raise click.BadParameter(f"'{value}' is none of best, last and an iteration's number.")
+    return value

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from surefoot.cli import debug_option
-from surefoot.cli.options import Checkpoint, device_option, run_argument
+from surefoot.cli.options import checkpoint_name, device_option, run_argument
 from surefoot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     metavar="S",
     help="How long.",
 )
-@click.option("--checkpoint", type=Checkpoint(), default="best", show_default=True, metavar="best|last|N")
+@click.option("--checkpoint", type=checkpoint_name, default="best", show_default=True, metavar="best|last|N")
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, metavar="N")
 @device_option
 @debug_option

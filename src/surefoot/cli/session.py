@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ def run(plan: Plan) -> int:
     """Train; returns the exit code."""
     device = pick_device(plan.device)
     distributed.init_from_env(device)
+    # the default directory holds the time, which differs between processes that torchrun has started
+    plan = replace(plan, run_dir=distributed.gather_objects(plan.run_dir)[0])
     config = plan.config
     try:
         env = make_env(plan, config.num_envs // distributed.world_size(), "env", device)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surefoot.cli import debug_option
-from surefoot.cli.options import Count, config_options, device_option, resolve_config
+from surefoot.cli.options import config_options, count, device_option, resolve_config
 from surefoot.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
@@ -45,14 +45,14 @@ class Options:
 
 
 @click.command(epilog=_EPILOG)
-@click.argument("task", metavar="TASK", required=False)
+@click.argument("task", metavar="[TASK]", required=False)
 @config_options
 @click.option(
     "--nproc", type=click.IntRange(min=1), metavar="N", help="Processes; the environments are divided."
 )
 @device_option
-@click.option("--iterations", type=Count(), metavar="N", help="Of the whole run.  [default: max_iterations]")
-@click.option("--steps", type=Count(), metavar="N", help="Environment steps of the whole run, instead.")
+@click.option("--iterations", type=count, metavar="N", help="Of the whole run.  [default: max_iterations]")
+@click.option("--steps", type=count, metavar="N", help="Environment steps of the whole run, instead.")
 @click.option(
     "--minutes", type=click.FloatRange(min=0, min_open=True), metavar="M", help="Of the whole run, instead."
 )
@@ -69,10 +69,15 @@ def command(ctx: click.Context, **values: Any) -> None:
     """
     from surefoot.cli.launch import is_worker, launch
     from surefoot.cli.session import run
+    from surefoot.config import build_extensions
+    from surefoot.training.hooks import build_hooks
 
     options = Options(**values)
     _check_usage(options, ctx)
     plan = _resumed(options) if options.resume else _new(options)
+    # before any environment or process is made
+    build_extensions(plan.config)
+    build_hooks(plan.config)
     check_writable(plan.run_dir)
     if plan.config.nproc > 1 and not is_worker():
         arguments = ctx.find_root().obj["arguments"]

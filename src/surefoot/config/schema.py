@@ -19,13 +19,13 @@ class EnvConfig:
     """How environments are made and how their rewards reach the algorithm."""
 
     backend: Literal["auto", "sync", "async"] = "auto"
-    """Gymnasium tasks: step environments in this process (`sync`) or in worker processes (`async`). `auto`
-    times a few steps and takes `async` where they cost more than the transport."""
+    """Gymnasium tasks: environments in this process (`sync`) or in worker processes (`async`). `auto`:
+    Gymnasium's own vectorised version where there is one, else `async` where the environment is slow."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the task (`gymnasium.make(id, **kwargs)`, or your factory's)."""
     reward_clip: Annotated[float, Gt(0)] | None = None
-    """Rewards are clipped to ± this before anything else sees them; null: not clipped. Lower: an outlier
-    does less harm, and real differences above it are lost."""
+    """Rewards are clipped to ± this before they are scaled; null: not clipped. Lower: an outlier does less
+    harm, and real differences above it are lost. Logged rewards stay the environment's."""
     reward_scaling: bool = False
     """Divide rewards by the running deviation of the discounted return. Switch on where returns are far from
     size 1; logged rewards stay the environment's."""

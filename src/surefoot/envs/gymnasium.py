@@ -46,7 +46,7 @@ class GymnasiumVecEnv:
         self._mode = _autoreset_mode(envs)
         base = envs.unwrapped
         if isinstance(base, AsyncVectorEnv):
-            base._raise_if_errors = WorkerErrors(base)  # pyright: ignore[reportAttributeAccessIssue]
+            base._raise_if_errors = WorkerErrors(base)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
         self.num_envs = int(envs.num_envs)
         self.device = torch.device(device)
         self.action_space: spaces.Space[Any] = envs.single_action_space
@@ -59,7 +59,7 @@ class GymnasiumVecEnv:
         self.max_episode_length: int | Tensor | None = _max_episode_steps(envs)
         self.step_dt: float | None = _attribute(envs, "step_dt")
         self.mirror: MirrorMap | None = _attribute(envs, "mirror")
-        self._has_mask = False
+        self._has_mask, self._gives_final = False, True
         if isinstance(self.action_space, (spaces.Discrete, spaces.MultiDiscrete)):
             self._find_action_mask()
         self._ended = np.zeros(self.num_envs, dtype=bool)
@@ -98,21 +98,20 @@ class GymnasiumVecEnv:
             rewards=self._to_device(np.array(reward, dtype=np.float32).reshape(self.num_envs)),
             terminated=self._to_device(terminated),
             truncated=self._to_device(truncated),
+            # Read at ended rows only; given at every step, it says that they are to be had here.
+            final_observations=observations if self._gives_final else None,
             log=self._log.collect(info),
         )
+        self._last = observations
         if self._mode is AutoresetMode.NEXT_STEP:
             if self._ended.any():
                 step.valid = self._to_device(~self._ended)
-            if ended.any():
-                step.final_observations = observations
             self._ended = ended
         elif ended.any() and self._mode is AutoresetMode.SAME_STEP:
             step.final_observations, step.final_known = self._final_observations(observations, info, ended)
+            self._gives_final = step.final_observations is not None
         elif ended.any():
-            step.final_observations = observations
-            self._last = observations
-            step.observations = self._reset_rows(ended, None)
-        self._last = step.observations
+            self._last = step.observations = self._reset_rows(ended, None)
         return step
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ def as_vector_info(envs: VectorEnv, info: Any) -> Mapping[str, Any]:
         return info
     merged: dict[str, Any] = {}
     for i, single in enumerate(info):
-        merged = envs._add_info(merged, dict(single or {}), i)
+        merged = envs._add_info(merged, dict(single or {}), i)  # pyright: ignore[reportPrivateUsage]
     return merged
 
 

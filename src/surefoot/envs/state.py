@@ -51,7 +51,7 @@ def load_state(envs: VectorEnv, state: Any, ended: np.ndarray[Any, Any]) -> None
     if isinstance(base, SyncVectorEnv):
         for env, own in zip(base.envs, saved, strict=True):
             load_env_state(env, own)
-        base._autoreset_envs = ended.copy()
+        base._autoreset_envs = ended.copy()  # pyright: ignore[reportPrivateUsage]
     elif isinstance(base, AsyncVectorEnv):
         base.call("surefoot_load_state", saved)
     else:

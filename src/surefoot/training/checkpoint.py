@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import re
@@ -38,7 +39,8 @@ def save_checkpoint(path: Path | str, state: Mapping[str, Any]) -> Path:
     path = Path(path)
     data = to_plain(state)
     for name, tensor in named_tensors(data.get("algorithm"), "algorithm"):
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+        # the sum is the cheap look; where it overflows, the second one decides
+        if not math.isfinite(tensor.sum().item()) and not bool(tensor.isfinite().all()):
             raise NonFiniteError(
                 f"checkpoint {path.name} was not written: '{name}' holds a NaN or an infinity. "
                 "Earlier checkpoints are untouched."
@@ -90,7 +92,8 @@ def to_plain(value: Any, path: str = "") -> Any:
     if isinstance(value, Mapping):
         return {_plain_key(k, path): to_plain(x, f"{path}.{k}" if path else str(k)) for k, x in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(to_plain(x, f"{path}[{i}]") for i, x in enumerate(value))
+        items = [to_plain(x, f"{path}[{i}]") for i, x in enumerate(value)]
+        return items if type(value) is list else tuple(items)
     raise CheckpointError(
         f"'{path}' is a {type(value).__name__}; a checkpoint holds only tensors, NumPy arrays, numbers, "
         "text, lists and dicts. Return such data from state_dict()."

@@ -29,7 +29,7 @@ class EpisodeStatistics:
         self._rewards = torch.zeros(num_rows, num_envs, device=device)
         self._ended = torch.zeros(num_rows, num_envs, dtype=torch.bool, device=device)
         self._valid = torch.ones(num_rows, num_envs, dtype=torch.bool, device=device)
-        self._row = 0
+        self._row, self._all_valid = 0, True
         self._return = np.zeros(num_envs)
         self._length = np.zeros(num_envs, dtype=np.int64)
         self._finished: list[tuple[int, float, int, int]] = []
@@ -43,7 +43,8 @@ class EpisodeStatistics:
         row = self._row
         self._rewards[row] = step.rewards
         torch.logical_or(step.terminated, step.truncated, out=self._ended[row])
-        self._valid[row] = True if step.valid is None else step.valid
+        if step.valid is not None:
+            self._valid[row], self._all_valid = step.valid, False
         self._row += 1
 
     def finish_iteration(self) -> tuple[dict[str, Any], list[tuple[int, int]]]:
@@ -91,9 +92,11 @@ class EpisodeStatistics:
         """Transfer the recorded steps and find the episodes that ended in them, in float64."""
         rows, self._row = self._row, 0
         ended = self._ended[:rows].cpu().numpy()
-        valid = self._valid[:rows].cpu().numpy()
+        valid = self._valid[:rows].cpu().numpy().copy()
         rewards = np.where(valid, self._rewards[:rows].cpu().numpy(), 0.0).astype(np.float64)
         self._last_rewards = rewards
+        if not self._all_valid:
+            self._valid[:], self._all_valid = True, True
         if rows == 0:
             return
         returns = self._return + rewards.cumsum(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,15 @@ from surefoot.types import EnvSpec, Observations, Step
 
 Act = Callable[[Observations], Tensor]
 """Observations [N, ...] to actions for the environment [N, ...]."""
+Reset = Callable[[Tensor | None], None]
+"""Which episodes ended, [N] bool; None: all begin."""
 
 MAX_STEPS_WITHOUT_END = 100_000
 """Steps without any episode's end after which an evaluation gives up."""
 
 
 def evaluate(
-    policy: ActorCritic | InferencePolicy | Act,
+    policy: ActorCritic | InferencePolicy | LoadedPolicy | Act,
     env: VecEnv,
     episodes: int = 100,
     deterministic: bool = True,
@@ -59,19 +62,14 @@ def evaluate(
     if episodes < 1:
         raise ConfigError(f"episodes is {episodes}; expected at least 1.")
     tally = _Tally(env.num_envs, episodes, torch.device(env.device))
-    if isinstance(policy, ActorCritic):
-        policy = InferencePolicy(policy)
-    act = _act_of(policy, env, deterministic, seed)
-    memory = policy if hasattr(policy, "reset") else None
+    act, reset_memory = _act_and_reset(policy, env, deterministic, seed)
     with preserved_random_state(), torch.no_grad():
         observations = conform_observations(env, env.reset(seed=seed))
-        if memory:
-            memory.reset()
+        reset_memory(None)
         while not tally.is_complete and not (should_stop and should_stop()):
             step = conform_step(env, env.step(act(observations)))
             tally.add(step)
-            if memory:
-                memory.reset(step.terminated | step.truncated)
+            reset_memory(step.terminated | step.truncated)
             observations = step.observations
     return tally.result()
 
@@ -191,16 +189,28 @@ class InferencePolicy:
         return {g: torch.as_tensor(observations[g], device=self.device) for g in observations}
 
 
-class LoadedPolicy(InferencePolicy):
-    """A policy from a checkpoint, with what is known of its run."""
+@dataclass(frozen=True)
+class LoadedPolicy:
+    """A policy from a checkpoint, with what is known of its run. It is called as an InferencePolicy."""
 
-    def __init__(
-        self, policy: ActorCritic, config: TrainConfig, spec: EnvSpec, state: Mapping[str, Any]
-    ) -> None:
-        super().__init__(policy, seed=config.seed)
-        self.config, self.spec = config, spec
-        self.task: str | None = state["task"]
-        self.iteration: int = state["iteration"]
+    inference: InferencePolicy
+    config: TrainConfig
+    spec: EnvSpec
+    """The environment that it was trained in."""
+    task: str | None
+    """As on the command line; None for an environment made by the caller."""
+    iteration: int
+
+    @property
+    def policy(self) -> ActorCritic:
+        return self.inference.policy
+
+    def __call__(self, observations: Observations | Any) -> Tensor:
+        return self.inference(observations)
+
+    def reset(self, dones: Tensor | None = None) -> None:
+        """Forget the memory of the environments where `dones` [N] is set; of all without it."""
+        self.inference.reset(dones)
 
 
 def load_policy(
@@ -223,17 +233,27 @@ def load_policy(
     prefix = "policy."
     tensors = state["algorithm"]["tensors"]
     policy.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
-    return LoadedPolicy(policy.to(device), config, spec, state)
+    inference = InferencePolicy(policy.to(device), seed=config.seed)
+    return LoadedPolicy(inference, config, spec, state["task"], state["iteration"])
 
 
-def _act_of(policy: InferencePolicy | Act, env: VecEnv, deterministic: bool, seed: int | None) -> Act:
-    if not isinstance(policy, InferencePolicy):
-        return policy
-    network, device = policy.policy, policy.device
+def _act_and_reset(policy: Any, env: VecEnv, deterministic: bool, seed: int | None) -> tuple[Act, Reset]:
+    """How to get actions, and how to tell the policy which episodes ended."""
+    if isinstance(policy, ActorCritic):
+        policy = InferencePolicy(policy)
+    reset = getattr(policy, "reset", _no_memory)
+    network = getattr(policy, "policy", None)
+    if not isinstance(network, ActorCritic):
+        return policy, reset
+    device = next(network.parameters()).device
     generator = torch.Generator(device).manual_seed(stream_seed(seed or 0, "evaluation"))
 
     def act(observations: Observations) -> Tensor:
         here = {g: x.to(device) for g, x in observations.items()}
         return network.act(here, deterministic, generator).to(env.device)
 
-    return act
+    return act, reset
+
+
+def _no_memory(dones: Tensor | None) -> None:
+    """A plain callable remembers nothing."""

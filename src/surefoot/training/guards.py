@@ -1,4 +1,4 @@
-"""Faults that a run would only show late: skipped updates, unreported time limits, outlier rewards."""
+"""Faults that a run would only show late: skipped updates, hidden time limits, outliers, idle rates."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surefoot.algorithm.config import PPOConfig
 from surefoot.algorithm.ppo import PPO
 from surefoot.algorithm.schedules import ScheduleConfig
 from surefoot.errors import NonFiniteError
@@ -19,6 +20,8 @@ MAX_SKIPPED_UPDATES = 10
 """Skipped updates in a row after which a run stops."""
 MIN_EPISODES = 3
 """Finished episodes before the time-limit warning is given."""
+MAX_ITERATIONS_AT_BOUND = 50
+"""Iterations at a bound of the learning rate before a warning."""
 OUTLIER_RATIO = 1e4
 """A reward this many times larger than any before it is reported."""
 
@@ -151,3 +154,35 @@ class RewardWatch:
                 f"±{usual:.4g}. If that is a fault of the simulation, set env.reward_clip.",
                 stacklevel=2,
             )
+
+
+class LearningRateWatch:
+    """Warns once where the adaptive learning rate stays at a bound, or has no KL to adapt to."""
+
+    def __init__(self, config: PPOConfig) -> None:
+        self._bounds = config.lr_bounds if config.is_adaptive else None
+        self._at_bound = 0
+
+    def look(self, learning_rate: float | None, kl: float | None) -> None:
+        """After an iteration, with its `Loss/learning_rate` and `Loss/kl`."""
+        if self._bounds is None or learning_rate is None:
+            return
+        low, high = self._bounds
+        fault = None
+        is_low, is_high = learning_rate <= low * 1.001, learning_rate >= high * 0.999
+        self._at_bound = self._at_bound + 1 if is_low or is_high else 0
+        if kl is None:
+            fault = (
+                "Loss/kl is not finite: the adaptive learning rate does not move; see Loss/skipped_updates."
+            )
+        elif self._at_bound >= MAX_ITERATIONS_AT_BOUND and low < high:
+            advice = "every update is too large: lower num_learning_epochs or init_std"
+            if is_high:
+                advice = "the policy hardly changes: do the actions reach the environment?"
+            fault = (
+                f"the adaptive learning rate has been at its bound {learning_rate:g} for {self._at_bound} "
+                f"iterations: {advice}. Or widen algorithm.lr_bounds."
+            )
+        if fault:
+            self._bounds = None
+            warnings.warn(fault, stacklevel=2)

@@ -10,6 +10,8 @@ from typing import Any
 
 from typing_extensions import Self
 
+from surefoot import distributed
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -39,4 +41,5 @@ class Interrupts:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
-        sys.stderr.write("\nStopping after this iteration; once more stops at once, without saving.\n")
+        if distributed.is_main():
+            sys.stderr.write("\nStopping after this iteration; once more stops at once, without saving.\n")

@@ -139,7 +139,7 @@ class WandbLogger:
                 dir=str(directory),
                 config=dict(config),
             )
-        except wandb.errors.Error as error:
+        except wandb.Error as error:
             raise OSError(f"wandb did not start: {error}") from error
 
     def log(self, record: Record, step: int) -> None:
@@ -169,6 +169,10 @@ def open_loggers(
             continue
         try:
             loggers.append(makers[name]())
+        except ConfigError:
+            for logger in loggers:
+                logger.close()
+            raise
         except OSError as error:
             warnings.warn(f"logger '{name}' is off: {error}. Training goes on without it.", stacklevel=2)
     return loggers

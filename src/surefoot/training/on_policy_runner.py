@@ -15,7 +15,7 @@ from surefoot import distributed
 from surefoot.config import TrainConfig
 from surefoot.envs.conform import conform_observations, conform_step
 from surefoot.envs.vec_env import VecEnv
-from surefoot.errors import CheckpointError
+from surefoot.errors import CheckpointError, ConfigError
 from surefoot.training import resume
 from surefoot.training.build import build_algorithm, resolve_config
 from surefoot.training.checkpoint import find_checkpoint, load_checkpoint
@@ -24,7 +24,7 @@ from surefoot.training.env_log import EnvLog
 from surefoot.training.episodes import EpisodeStatistics
 from surefoot.training.eval_hook import EvaluationHook
 from surefoot.training.evaluation import InferencePolicy
-from surefoot.training.guards import RewardWatch, SkippedUpdateGuard, TimeLimitWatch
+from surefoot.training.guards import LearningRateWatch, RewardWatch, SkippedUpdateGuard, TimeLimitWatch
 from surefoot.training.hooks import Hook, build_hooks
 from surefoot.training.interrupt import Interrupts
 from surefoot.training.nonfinite import NonFiniteGuard, check_parameters
@@ -67,6 +67,10 @@ class OnPolicyRunner:
         task: str | None = None,
         quiet: bool = False,
     ) -> None:
+        if eval_env is env:
+            raise ConfigError(
+                "eval_env is env: evaluating would reset the episodes of training; make another."
+            )
         self.env, self.task, self.quiet = env, task, quiet
         self.run_dir = None if run_dir is None else Path(run_dir)
         # an empty tensor knows the index of `cuda`
@@ -93,7 +97,7 @@ class OnPolicyRunner:
         self.guard = NonFiniteGuard(self.config.on_nonfinite, num_envs, self.device)
         self.skips = SkippedUpdateGuard(self.alg, self.config.on_skipped)
         self._time_limits = TimeLimitWatch(env.max_episode_length, num_envs)
-        self._outliers = RewardWatch()
+        self._outliers, self._rates = RewardWatch(), LearningRateWatch(self.config.algorithm)
         self._stopwatch = Stopwatch(self.device)
         self._interrupts = Interrupts()
 
@@ -172,6 +176,7 @@ class OnPolicyRunner:
         self.wall_time_s = time.perf_counter() - self._started
         self._time_limits.look(finished, own["Data/truncations"] or 0)
         self._outliers.look(self.episodes.rewards())
+        self._rates.look(own["Loss/learning_rate"], own["Loss/kl"])
         record = {
             "iteration": self.iteration,
             "env_steps": self.env_steps,

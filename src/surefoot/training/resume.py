@@ -104,16 +104,29 @@ def _algorithm_state(
 ) -> dict[str, Any]:
     """What `PPO.load_state` takes: what all processes share, and the part of this one."""
     fresh = runner.alg.state()
+    shared = {key: state["algorithm"][key] for key in SHARED}
     if own is None:
         counters = {key: x for key, x in state["algorithm"].items() if isinstance(x, int)}
-        own = {"local": {**fresh, **counters}, "buffers": {}}
-    local = dict(own.get("local", state["algorithm"]))
+        local = {**fresh, **counters}
+        buffers = _per_env_buffers(runner, fresh["tensors"], state)
+    else:
+        local, buffers = dict(own.get("local", state["algorithm"])), own.get("buffers", {})
     if state["device"] != runner.device.type:
         # the generators of a CPU and of an accelerator do not fit one another; the streams start anew
         local["generators"] = fresh["generators"]
-    shared = {key: state["algorithm"][key] for key in SHARED}
-    shared["tensors"] = {**shared["tensors"], **own.get("buffers", {})}
-    return {**local, **shared}
+    return {**local, **shared, "tensors": {**shared["tensors"], **buffers}}
+
+
+def _per_env_buffers(
+    runner: OnPolicyRunner, fresh: Mapping[str, torch.Tensor], state: Mapping[str, Any]
+) -> dict[str, torch.Tensor]:
+    """What an extension keeps per environment; it starts anew where there are others."""
+    here, saved, tensors = runner.env.num_envs, state["num_envs"], state["algorithm"]["tensors"]
+
+    def is_per_env(name: str) -> bool:
+        return name in tensors and (fresh[name].shape[:1], tensors[name].shape[:1]) == ((here,), (saved,))
+
+    return {name: fresh[name] for name in _buffers(runner) if is_per_env(name)}
 
 
 def _restore_env(runner: OnPolicyRunner, own: Mapping[str, Any]) -> None:

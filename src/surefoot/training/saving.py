@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 class CheckpointFiles(Hook):
     """`checkpoints/model_<iteration>.pt`, `last.pt` and `best.pt` of a run.
 
-    `best.pt` goes by evaluation where the run evaluates at an interval, else by the reward in training.
+    `best.pt` goes by evaluation where the run evaluates at an interval, else by the reward in training. That
+    one changes slowly and rises for long, so it is looked at ten times per `save_interval`.
     """
 
     def __init__(self) -> None:
@@ -81,8 +83,17 @@ class CheckpointFiles(Hook):
     def _is_best(self, runner: OnPolicyRunner, metrics: Mapping[str, Any]) -> bool:
         """Whether the iteration is better than all before, and remember it."""
         is_evaluated = runner.evaluation is not None and runner.config.eval_interval is not None
-        value = metrics.get("Eval/mean_reward" if is_evaluated else "Train/mean_reward")
-        if value is None or (self.best["value"] is not None and value <= self.best["value"]):
+        if is_evaluated:
+            value = metrics.get("Eval/mean_reward")
+        else:
+            rhythm = max(1, runner.config.save_interval // 10)
+            is_looked_at = metrics["iteration"] % rhythm == 0 or runner.iteration == runner.last_iteration
+            value = metrics.get("Train/mean_reward") if is_looked_at else None
+        if (
+            value is None
+            or not math.isfinite(value)
+            or (self.best["value"] is not None and value <= self.best["value"])
+        ):
             return False
         self.best = {"value": value, "iteration": metrics["iteration"]}
         return True

@@ -261,6 +261,8 @@ class Go1Env:
             )
         for name in _STATE:
             setattr(self, name, state[name].cpu().numpy().copy())
+        # the order in memory decides the order of sums, and with it the last bit of a reward
+        self._action = component_major(self._action)
         self._physics.load_state_dict(state["physics"])
         self._generator.set_state(state["generator"].cpu())
         self._observations = {g: o.cpu().numpy().copy() for g, o in state["observations"].items()}

@@ -18,10 +18,10 @@ import numpy as np
 from surefoot.errors import SurefootError
 from surefoot.tasks.go1.model import load_model
 
-CAMERA_DISTANCE, CAMERA_AZIMUTH, CAMERA_ELEVATION = 1.45, 125.0, -16.0
-"""m and degrees: from the front right, slightly above."""
-FOLLOW = 0.1
-"""Share of the remaining distance that the camera catches up per picture; smooths the bounce of the trunk."""
+CAMERA_DISTANCE, CAMERA_HEIGHT = 1.35, 0.2
+"""m, from the point that the camera looks at, and that point above the floor."""
+CAMERA_AZIMUTH, CAMERA_ELEVATION = 115.0, -14.0
+"""Degrees: from the right, a little from the front and from above."""
 COMMAND_COLOR = np.array([0.15, 0.65, 0.30, 0.9], np.float32)
 
 
@@ -60,7 +60,6 @@ class Go1Renderer:
         self._camera = mujoco.MjvCamera()
         self._camera.distance = CAMERA_DISTANCE
         self._camera.azimuth, self._camera.elevation = CAMERA_AZIMUTH, CAMERA_ELEVATION
-        self._target: np.ndarray | None = None
 
     def render(self, qpos: np.ndarray, command: np.ndarray | None = None) -> np.ndarray:
         """uint8 [height, width, 3] of the robot at `qpos` [19], with `command` [3] as an arrow above it."""
@@ -68,7 +67,7 @@ class Go1Renderer:
         mujoco.mj_kinematics(self._model, self._data)
         mujoco.mj_comPos(self._model, self._data)
         mujoco.mj_camlight(self._model, self._data)
-        self._follow(np.array([qpos[0], qpos[1], 0.2]))
+        self._camera.lookat[:] = qpos[0], qpos[1], CAMERA_HEIGHT  # not the trunk's own height: it bounces
         self._gl.make_current()
         mujoco.mjv_updateScene(
             self._model,
@@ -86,12 +85,6 @@ class Go1Renderer:
         mujoco.mjr_render(viewport, self._scene, self._context)
         mujoco.mjr_readPixels(pixels, None, viewport, self._context)
         return np.ascontiguousarray(pixels[::-1])  # OpenGL's first row is the lowest
-
-    def _follow(self, position: np.ndarray) -> None:
-        if self._target is None or np.linalg.norm(position - self._target) > 1.0:  # a new episode: jump there
-            self._target = position
-        self._target = self._target + FOLLOW * (position - self._target)
-        self._camera.lookat[:] = self._target
 
     def _draw_command(self, qpos: np.ndarray, command: np.ndarray) -> None:
         w, x, y, z = qpos[3:7]
