@@ -121,8 +121,16 @@ def minimize(loss: Tensor, optimizer: torch.optim.Optimizer, max_norm: float | N
     flat = mean(torch.cat([g.reshape(-1) for g in gradients]))
     norm = torch.linalg.vector_norm(flat)
     scale = torch.ones_like(norm) if max_norm is None else (max_norm / (norm + 1e-6)).clamp(max=1)
-    flat = torch.where(norm.isfinite(), flat * scale, 0.0)
+    finite = norm.isfinite()
+    flat = torch.where(finite, flat * scale, 0.0)
+    kept = [
+        t for p in parameters for t in (p, *(v for v in optimizer.state[p].values() if isinstance(v, Tensor)))
+    ]
+    before = [t.detach().clone() for t in kept]
     for parameter, gradient in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
         parameter.grad = gradient.view_as(parameter)
     optimizer.step()
+    with torch.no_grad():
+        for tensor, old in zip(kept, before, strict=True):
+            tensor.copy_(torch.where(finite, tensor, old))
     return norm

@@ -110,10 +110,16 @@ def _audited(kind: type[Extension]) -> type[Extension]:
 
     class Audited(kind):
         def reward(self, rollout: RolloutStorage, reward: Tensor) -> Tensor:
-            return self._per_row(rollout, super().reward(rollout, reward), "reward")
+            before = _snapshot(rollout)
+            result = self._per_row(rollout, super().reward(rollout, reward), "reward")
+            _assert_same(before, _snapshot(rollout), "reward")
+            return result
 
         def advantage(self, rollout: RolloutStorage, advantage: Tensor) -> Tensor:
-            return self._per_row(rollout, super().advantage(rollout, advantage), "advantage")
+            before = _snapshot(rollout)
+            result = self._per_row(rollout, super().advantage(rollout, advantage), "advantage")
+            _assert_same(before, _snapshot(rollout), "advantage")
+            return result
 
         def prepare(self, rollout: RolloutStorage, policy: ActorCritic) -> None:
             before = _snapshot(rollout)
@@ -129,7 +135,9 @@ def _audited(kind: type[Extension]) -> type[Extension]:
         def augment(self, batch: Batch, policy: ActorCritic) -> Batch:
             n = batch.num_sampled
             before = {"actions": batch.actions.clone(), "advantage": batch.advantage.clone()}
+            seen = {f"observations.{g}": x[:n].clone() for g, x in batch.observations.items()}
             grown = super().augment(batch, policy)
+            _assert_same(seen, {f"observations.{g}": x[:n] for g, x in grown.observations.items()}, "augment")
             assert grown.num_sampled == n, "augment must not change num_sampled"
             _assert_same(before, {k: getattr(grown, k)[: before[k].shape[0]] for k in before}, "augment")
             return grown
@@ -158,7 +166,7 @@ def _audited(kind: type[Extension]) -> type[Extension]:
 
 def _snapshot(rollout: RolloutStorage) -> dict[str, Tensor]:
     fields = {"rewards": rollout.rewards, "actions": rollout.actions, "terminated": rollout.terminated}
-    fields |= {"truncated": rollout.truncated} | {
+    fields |= {"truncated": rollout.truncated, "valid": rollout.valid} | {
         f"observations.{g}": x for g, x in rollout.observations.items()
     }
     return {k: v.clone() for k, v in fields.items()}

@@ -24,7 +24,7 @@ from surefoot.algorithm.optimizer import FlatOptimizer
 from surefoot.algorithm.returns import gae, normalize_advantage
 from surefoot.algorithm.rollout_storage import RolloutStorage
 from surefoot.algorithm.schedules import ScheduleConfig, schedule_value
-from surefoot.algorithm.state import collect_state, restore_state
+from surefoot.algorithm.state import check_tensors, collect_state, restore_state
 from surefoot.errors import ConfigError
 from surefoot.networks.actor_critic import ActorCritic
 from surefoot.types import Batch, EnvSpec, Observations, PolicyOutput, Step
@@ -63,6 +63,8 @@ class PPO(nn.Module):
         super().__init__()
         self.config = config = config or PPOConfig()
         self.max_iterations, self.iteration = max_iterations, 0
+        # how the last rollout's time limits were valued: by `final` observations, or by the `current` ones
+        self.bootstrap = "current"
         num_rows = spec.num_envs * distributed.world_size() * num_steps_per_env
         self.num_batches = config.num_batches(num_rows)
         if self.num_batches > spec.num_envs * num_steps_per_env:
@@ -121,6 +123,7 @@ class PPO(nn.Module):
         """Rewards after extensions, values, old log-probabilities, advantages and returns of the rollout."""
         rollout = self.storage
         rollout.end(last_obs)
+        self.bootstrap = "final" if rollout.offers_final else "current"
         for extension in self._each_extension():
             extension.prepare(rollout, self.policy)
         self.reward = rollout.rewards.clone()
@@ -152,15 +155,17 @@ class PPO(nn.Module):
             bootstrap,
             config.gamma,
             config.lam,
+            None if rollout.all_valid else rollout.valid,
         )
         for extension in self._each_extension():
             advantage = extension.advantage(rollout, advantage)
         advantage = torch.where(rollout.valid, advantage, 0.0)
-        rollout.returns = advantage + rollout.values[:-1]
+        values = torch.where(rollout.valid, rollout.values[:-1], 0.0)
+        rollout.returns = advantage + values
         self.advantage_std = advantage.new_zeros(())
         if not config.normalize_advantage_per_mini_batch:
             mask = None if rollout.all_valid else rollout.valid
-            scale = torch.maximum(rollout.returns.abs().amax(), rollout.values.abs().amax())
+            scale = torch.maximum(rollout.returns.abs().amax(), values.abs().amax())
             advantage, self.advantage_std = normalize_advantage(advantage, mask, scale)
         rollout.advantages = advantage
 
@@ -206,7 +211,7 @@ class PPO(nn.Module):
         """One optimiser step on one mini-batch; returns its metrics."""
         metrics: dict[str, Tensor] = {}
         if self.config.normalize_advantage_per_mini_batch:
-            scale = batch.returns.abs().amax()
+            scale = torch.linalg.vector_norm(batch.returns, torch.inf) if len(batch.index) else None
             batch.advantage, metrics["Data/advantage_std"] = normalize_advantage(
                 batch.advantage, batch.mask, scale
             )
@@ -276,13 +281,6 @@ class PPO(nn.Module):
     def kl_kind(self) -> str:
         return self.policy.action_head.kl_kind
 
-    @property
-    def bootstrap(self) -> str:
-        """How the last rollout's time limits were valued: by `final` observations, or by the `current`
-        ones.
-        """
-        return "final" if self.storage.offers_final else "current"
-
     def warm_up(self, observations: Iterable[Observations]) -> None:
         """Give the normalisers provisional statistics, [N, ...] observations a step; none of them is
         counted.
@@ -297,6 +295,7 @@ class PPO(nn.Module):
     def load_state(self, state: dict[str, Any]) -> None:
         restore_state(self, state)
         self.iteration, self.max_iterations = state["iteration"], state["max_iterations"]
+        check_tensors({"is_first": self.storage.is_first[0]}, {"is_first": state["is_first"]})
         self.storage.is_first[0] = state["is_first"]
 
     def _apply_schedules(self) -> None:

@@ -19,6 +19,7 @@ def gae(
     bootstrap: Tensor,
     gamma: float,
     lam: float,
+    valid: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Generalised advantage estimation (Schulman et al. 2016, arXiv:1506.02438, eq. 16).
 
@@ -32,13 +33,18 @@ def gae(
         bootstrap: [T, N] value of the cut-off observation; read only where truncated.
         gamma: Discount per environment step, in [0, 1].
         lam: 0 is the TD error, 1 is Monte Carlo.
+        valid: [T, N] bool. False where a row counts for nothing, whatever it holds: its advantage is 0,
+            and the recursion restarts before it.
 
     Returns:
         advantage [T, N] and returns [T, N] = advantage + value.
     """
     next_value = torch.where(truncated, bootstrap, value[1:]).masked_fill(terminated, 0.0)
     delta = reward + gamma * next_value - value[:-1]
-    decay = torch.full_like(delta, gamma * lam).masked_fill_(terminated | truncated, 0.0)
+    ended = terminated | truncated
+    if valid is not None:
+        delta, ended = torch.where(valid, delta, 0.0), ended | ~valid
+    decay = torch.full_like(delta, gamma * lam).masked_fill_(ended, 0.0)
     advantage = discounted_sum(delta, decay)
     return advantage, advantage + value[:-1]
 
@@ -47,9 +53,9 @@ def discounted_sum(x: Tensor, decay: Tensor) -> Tensor:
     """y_t = x_t + decay_t · y_{t+1}, backwards over the first dimension of [T, N]."""
     if x.shape[0] > SCAN_STEPS:
         return _discounted_sum_scan(x, decay)
-    y = x.clone()
+    y, ends = x.clone(), decay == 0
     for t in range(x.shape[0] - 2, -1, -1):
-        torch.addcmul(x[t], decay[t], y[t + 1], out=y[t])
+        torch.addcmul(x[t], decay[t], y[t + 1].masked_fill(ends[t], 0.0), out=y[t])
     return y
 
 
@@ -59,7 +65,8 @@ def _discounted_sum_scan(x: Tensor, decay: Tensor) -> Tensor:
     step = 1
     while step < x.shape[0]:
         # the right-hand sides are new tensors: no row is read after it was written
-        y[:-step] = torch.addcmul(y[:-step], weight[:-step], y[step:])
+        following = y[step:].masked_fill(weight[:-step] == 0, 0.0)
+        y[:-step] = torch.addcmul(y[:-step], weight[:-step], following)
         weight[:-step] = weight[:-step] * weight[step:]
         weight[-step:] = 0.0
         step *= 2

@@ -94,10 +94,14 @@ class RolloutStorage:
         buffers.
         """
         t = self.step
-        self.rewards[t] = step.rewards
-        self.terminated[t] = step.terminated
-        torch.logical_and(step.truncated, ~step.terminated, out=self.truncated[t])
-        ended = torch.logical_or(step.terminated, step.truncated)
+        terminated, truncated = (
+            self._rows(step.terminated, "terminated"),
+            self._rows(step.truncated, "truncated"),
+        )
+        self.rewards[t] = self._rows(step.rewards, "rewards")
+        self.terminated[t] = terminated
+        torch.logical_and(truncated, ~terminated, out=self.truncated[t])
+        ended = torch.logical_or(terminated, truncated)
         if step.valid is None:
             self.valid[t] = True
             self.is_first[t + 1] = ended
@@ -122,6 +126,12 @@ class RolloutStorage:
 
         self.actions = allocate(actions)
         self.distribution = {name: allocate(value) for name, value in params.items()}
+
+    def _rows(self, x: Tensor, name: str) -> Tensor:
+        """[N] from [N] or [N, 1]."""
+        if x.shape not in ((self.num_envs,), (self.num_envs, 1)):
+            raise EnvContractError(f"{name} have the shape {tuple(x.shape)}; expected ({self.num_envs},).")
+        return x.reshape(self.num_envs)
 
     def _write_observations(self, t: int, observations: Observations) -> None:
         for group, rows in self.observations.items():

@@ -20,7 +20,8 @@ def collect_state(module: nn.Module) -> dict[str, Any]:
         "tensors": {k: v.detach().clone() for k, v in module.state_dict().items()},
         # an optimiser hands out its live moments, which the next step would change
         "optimizers": {
-            p: copy.deepcopy(o.state_dict()) for p, o in _attributes(module, torch.optim.Optimizer)
+            p: {"kind": type(o).__name__, **copy.deepcopy(o.state_dict())}
+            for p, o in _attributes(module, torch.optim.Optimizer)
         },
         "generators": {path: g.get_state() for path, g in _attributes(module, torch.Generator)},
     }
@@ -35,7 +36,13 @@ def restore_state(module: nn.Module, state: dict[str, Any]) -> None:
     check_tensors(module.state_dict(), state["tensors"])
     module.load_state_dict(state["tensors"])
     for path, optimizer in _attributes(module, torch.optim.Optimizer):
-        optimizer.load_state_dict(copy.deepcopy(_of(state["optimizers"], path, "optimiser")))
+        saved = _of(state["optimizers"], path, "optimiser")
+        if saved["kind"] != type(optimizer).__name__:
+            raise CheckpointError(
+                f"the optimiser '{path}' is {saved['kind']} in the checkpoint and "
+                f"{type(optimizer).__name__} here; use the configuration it was made with."
+            )
+        optimizer.load_state_dict(copy.deepcopy({k: v for k, v in saved.items() if k != "kind"}))
     for path, generator in _attributes(module, torch.Generator):
         generator.set_state(_of(state["generators"], path, "generator").cpu())
 

@@ -137,9 +137,10 @@ class ActorCritic(nn.Module):
         if self.mirror is None:
             features = self.actor_encoder(inputs["actor"])
             return self.action_head(features), features
-        both = self.actor_encoder(torch.cat([inputs["actor"], inputs["actor_mirror"]]))
-        features = both.chunk(2)[0]
-        mean, mirrored = self.action_head(both).params["mean"].chunk(2)
+        # two calls: rounding depends on a row's place in the batch, and the symmetry is to be exact
+        features = self.actor_encoder(inputs["actor"])
+        mean = self.action_head(features).params["mean"]
+        mirrored = self.action_head(self.actor_encoder(inputs["actor_mirror"])).params["mean"]
         mean = 0.5 * (mean + self.mirror.mirror_actions(mirrored))
         assert isinstance(self.action_head, GaussianHead)
         std = self.action_head.std

@@ -189,7 +189,10 @@ class GaussianHead(Head):
     @property
     def std(self) -> Tensor:
         """[A], positive and within the range."""
-        bounded = self.std_param + (self.std_param.clamp(self.low, self.high) - self.std_param).detach()
+        # exactly the bound outside the range, with the gradient of the parameter itself
+        bounded = self.std_param.clamp(self.low, self.high).detach() + (
+            self.std_param - self.std_param.detach()
+        )
         return bounded.exp() if self.is_log else bounded
 
     def forward(self, features: Tensor) -> Distribution:
@@ -252,6 +255,14 @@ def make_head(
     )
 
 
+def _rounded_inwards(bound: Any, towards: float) -> Tensor:
+    """A float64 bound as float32, never outside of it."""
+    exact = torch.as_tensor(bound, dtype=torch.float64).reshape(-1)
+    single = exact.float()
+    outside = single.double() < exact if towards > 0 else single.double() > exact
+    return torch.where(outside, torch.nextafter(single, torch.full_like(single, towards)), single)
+
+
 class ActionMap(nn.Module):
     """Raw actions [..., A] to what the environment takes.
 
@@ -270,8 +281,8 @@ class ActionMap(nn.Module):
         self.shape = tuple(space.shape or ())
         if not isinstance(space, gymnasium.spaces.Box):
             return
-        low = torch.as_tensor(space.low, dtype=torch.float32).reshape(-1)
-        high = torch.as_tensor(space.high, dtype=torch.float32).reshape(-1)
+        low = _rounded_inwards(space.low, torch.inf)
+        high = _rounded_inwards(space.high, -torch.inf)
         self.register_buffer("low", low, persistent=False)
         self.register_buffer("high", high, persistent=False)
         bounded = low.isfinite() & high.isfinite()
@@ -288,7 +299,8 @@ class ActionMap(nn.Module):
             return raw.reshape(*raw.shape[:-1], *self.shape).clone()
         if self.any_bounded:
             unit = raw.tanh() if self.squashed else raw.clamp(-1.0, 1.0)
-            mapped = self.low + (unit + 1.0) * 0.5 * (self.high - self.low)
+            # from the middle: -u is mapped to the mirror image of u to the last bit, and nothing overflows
+            mapped = 0.5 * self.low + 0.5 * self.high + unit * (0.5 * self.high - 0.5 * self.low)
             if not self.all_bounded:
                 mapped = torch.where(self.low.isfinite() & self.high.isfinite(), mapped, raw)
         else:

@@ -54,6 +54,7 @@ class InputPipeline(nn.Module):
         self.sizes = {s: sum(vector_size(self.spaces[g], g) for g in self.groups[s]) for s in SETS}
         treatment = {s: (self.groups[s], configs[s].obs_normalization, configs[s].obs_clip) for s in SETS}
         self.critic_name = "actor" if is_shared or treatment["critic"] == treatment["actor"] else "critic"
+        self.register_buffer("like", torch.zeros(()), persistent=False)
         self.normalizers = nn.ModuleDict()
         for name in dict.fromkeys(("actor", self.critic_name)):
             if configs[name].obs_normalization:
@@ -72,7 +73,7 @@ class InputPipeline(nn.Module):
 
     def concatenate(self, name: str, observations: Observations) -> Tensor:
         """The groups of one network as a vector [..., D], not normalised."""
-        vectors = [as_vector(self.spaces[g], observations[g]) for g in self.groups[name]]
+        vectors = [as_vector(self.spaces[g], observations[g]).to(self.like.dtype) for g in self.groups[name]]
         return vectors[0] if len(vectors) == 1 else torch.cat(vectors, -1)
 
     def update(self, observations: Observations, mask: Tensor | None = None) -> None:
@@ -129,4 +130,18 @@ def mirror_of(spec: EnvSpec, groups: Sequence[str]) -> MirrorMap:
         raise ConfigError(
             f"actor.mirror: the environment's mirror map lacks the observation groups {missing}."
         )
+    sizes = {g: (spec.mirror.observations[g], spec.observation_spaces[g].shape[-1]) for g in groups}
+    if spec.action_space.shape:
+        sizes["actions"] = (spec.mirror.actions, spec.action_space.shape[-1])
+    for name, ((permutation, sign), size) in sizes.items():
+        twice = torch.arange(size)
+        if (
+            permutation.shape != (size,)
+            or sign.shape != (size,)
+            or not torch.equal(permutation.cpu()[permutation.cpu()], twice)
+            or not bool((sign * sign[permutation] == 1).all())
+        ):
+            raise ConfigError(
+                f"the environment's mirror map of '{name}' is not its own inverse over {size} entries."
+            )
     return spec.mirror
