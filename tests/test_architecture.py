@@ -53,8 +53,6 @@ def module_of(path: Path) -> str:
 
 def layer(module: str) -> float:
     parts = module.split(".")
-    if parts[0].startswith("testing_"):
-        return LAYERS["testing"]
     for length in range(len(parts), 0, -1):
         if (prefix := ".".join(parts[:length])) in LAYERS:
             return LAYERS[prefix]

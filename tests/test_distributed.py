@@ -25,7 +25,7 @@ from surefoot.extensions.reward_scaling import RewardScaling
 from surefoot.networks.actor_critic import ActorCritic
 from surefoot.networks.config import ActorConfig, CriticConfig
 from surefoot.networks.normalizers import RunningNormalizer
-from surefoot.testing_extension import NUM_STEPS, _train, _train_as_rank, check_extension, make_ppo
+from surefoot.testing.extension_suite import NUM_STEPS, _train, _train_as_rank, check_extension, make_ppo
 from surefoot.types import Batch, EnvSpec, PolicyOutput, Step
 
 Found = dict[str, Any]

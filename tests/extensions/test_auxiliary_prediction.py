@@ -11,7 +11,7 @@ from torch import Tensor
 from surefoot.algorithm.ppo import PPO
 from surefoot.errors import ConfigError
 from surefoot.extensions.auxiliary import AuxiliaryPrediction
-from surefoot.testing_extension import NUM_ENVS, NUM_STEPS, make_ppo
+from surefoot.testing.extension_suite import NUM_ENVS, NUM_STEPS, make_ppo
 from surefoot.types import Step
 
 

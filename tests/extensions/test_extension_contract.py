@@ -18,7 +18,7 @@ from surefoot.errors import CheckpointError
 from surefoot.extensions.auxiliary import AuxiliaryPrediction
 from surefoot.extensions.reward_scaling import RewardScaling
 from surefoot.networks.actor_critic import ActorCritic
-from surefoot.testing_extension import _train, check_extension, make_ppo
+from surefoot.testing.extension_suite import _train, check_extension, make_ppo
 from surefoot.types import Batch, EnvSpec, PolicyOutput
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from surefoot.algorithm.rollout_storage import RolloutStorage
 from surefoot.errors import ConfigError
 from surefoot.extensions.reward_scaling import RewardScaling
-from surefoot.testing_extension import _train, make_ppo
+from surefoot.testing.extension_suite import _train, make_ppo
 from surefoot.types import EnvSpec, Step
 
 GAMMA = 0.99

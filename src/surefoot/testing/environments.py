@@ -1,4 +1,4 @@
-"""Tiny environments with known answers, and `check_env` for your own: for our tests and for yours.
+"""Tiny environments with known answers.
 
 Each VecEnv here is honest about time limits, has its own buffers unless that is its point, and has state.
 """
@@ -6,7 +6,7 @@ Each VecEnv here is honest about time limits, has its own buffers unless that is
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -15,39 +15,9 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from surefoot.envs import check
-from surefoot.envs.vec_env import VecEnv
-from surefoot.errors import EnvContractError
-from surefoot.testing_gymnasium import GymConstant, GymMasked, GymTarget, constant_gymnasium
 from surefoot.types import MirrorMap, Step
 
-__all__ = [
-    "ConstantEnv",
-    "DiscreteTargetEnv",
-    "GymConstant",
-    "GymMasked",
-    "GymTarget",
-    "ReusedBufferEnv",
-    "TargetEnv",
-    "TinyEnv",
-    "check_env",
-    "constant_gymnasium",
-]
-
 Groups = Mapping[str, int] | tuple[str, ...]
-
-
-def check_env(env: VecEnv | Callable[[], VecEnv], num_steps: int = 200, seed: int = 1) -> check.EnvReport:
-    """Run an environment through the contract; the report is returned when all is well.
-
-    Raises:
-        EnvContractError: lists every problem found.
-    """
-    made = env if isinstance(env, VecEnv) else env()
-    report = check.check_env(made, num_steps=num_steps, seed=seed)
-    if report.problems:
-        raise EnvContractError("; ".join(report.problems))
-    return report
 
 
 class TinyEnv(ABC):
