@@ -35,6 +35,8 @@ class InputPipeline(nn.Module):
         critic_name: `actor` where both networks read the same input, which is then made once.
     """
 
+    like: Tensor
+
     def __init__(
         self,
         spec: EnvSpec,
@@ -54,6 +56,7 @@ class InputPipeline(nn.Module):
         self.sizes = {s: sum(vector_size(self.spaces[g], g) for g in self.groups[s]) for s in SETS}
         treatment = {s: (self.groups[s], configs[s].obs_normalization, configs[s].obs_clip) for s in SETS}
         self.critic_name = "actor" if is_shared or treatment["critic"] == treatment["actor"] else "critic"
+        # the dtype of everything that enters a network: it moves with the module
         self.register_buffer("like", torch.zeros(()), persistent=False)
         self.normalizers = nn.ModuleDict()
         for name in dict.fromkeys(("actor", self.critic_name)):
@@ -130,18 +133,20 @@ def mirror_of(spec: EnvSpec, groups: Sequence[str]) -> MirrorMap:
         raise ConfigError(
             f"actor.mirror: the environment's mirror map lacks the observation groups {missing}."
         )
-    sizes = {g: (spec.mirror.observations[g], spec.observation_spaces[g].shape[-1]) for g in groups}
-    if spec.action_space.shape:
-        sizes["actions"] = (spec.mirror.actions, spec.action_space.shape[-1])
-    for name, ((permutation, sign), size) in sizes.items():
-        twice = torch.arange(size)
-        if (
-            permutation.shape != (size,)
-            or sign.shape != (size,)
-            or not torch.equal(permutation.cpu()[permutation.cpu()], twice)
-            or not bool((sign * sign[permutation] == 1).all())
-        ):
+    spaces = {g: spec.observation_spaces[g] for g in groups} | {"actions": spec.action_space}
+    maps = {**spec.mirror.observations, "actions": spec.mirror.actions}
+    for name, space in spaces.items():
+        if space.shape and not _is_involution(*maps[name], space.shape[-1]):
             raise ConfigError(
-                f"the environment's mirror map of '{name}' is not its own inverse over {size} entries."
+                f"the environment's mirror map of '{name}' is not its own inverse over {space.shape[-1]} "
+                "entries."
             )
     return spec.mirror
+
+
+def _is_involution(permutation: Tensor, sign: Tensor, size: int) -> bool:
+    """Whether mirroring twice gives back what was there."""
+    if permutation.shape != (size,) or sign.shape != (size,):
+        return False
+    returns = torch.equal(permutation[permutation].cpu(), torch.arange(size))
+    return returns and bool((sign * sign[permutation] == 1).all())
