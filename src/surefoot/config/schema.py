@@ -98,8 +98,8 @@ class TrainConfig:
     """A NaN or infinity from an environment: stop and name it, or set that environment aside until its
     next reset (`quarantine`, counted in `Data/quarantined`)."""
     on_skipped: Literal["stop", "rollback"] = "stop"
-    """Many updates in a row that would have made the weights non-finite: stop, or return to the last
-    checkpoint once, at half the learning rate (`rollback`)."""
+    """Many updates in a row that would have made the weights non-finite: stop, or return once to the weights
+    of the last iteration without such an update, at half the learning rate (`rollback`)."""
 
     def __post_init__(self) -> None:
         networks = ("actor", "critic")

@@ -59,7 +59,7 @@ def tensor_dtype(space: spaces.Space[Any]) -> torch.dtype:
     """What a group of this space is stored as: images stay uint8, numbers are float32, indices int64."""
     if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
         return torch.int64
-    if isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3:
+    if isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) >= 2:
         return torch.uint8
     return torch.float32
 
