@@ -440,7 +440,7 @@ INFOS = [
     {},
     {"log": None},
     {"log": {"a": torch.tensor(1.0), "b": 2, "c": 3.0}},
-    {"log": {"d": torch.tensor([1.0, 2.0])}, "unrelated": object()},
+    {"log": {"d": torch.tensor([1.0, 2.0])}, "unrelated": Ellipsis},
     {"episode": {"r": 1.5, "l": 3}},
     {"log": {"Eval/speed": 0.5}},
 ]

@@ -123,7 +123,7 @@ def write_mp4(pictures: Iterable[Frame], path: str | Path, fps: float = DEFAULT_
         SurefootError: `imageio-ffmpeg` is not installed.
     """
     try:
-        import imageio_ffmpeg
+        import imageio_ffmpeg  # pyright: ignore[reportMissingImports]
     except ImportError as e:
         raise SurefootError(
             "An mp4 needs the package imageio-ffmpeg, which is not installed; run `pip install "

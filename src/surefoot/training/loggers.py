@@ -122,7 +122,7 @@ class WandbLogger:
 
     def __init__(self, directory: Path, project: str, config: Mapping[str, Any]) -> None:
         try:
-            import wandb
+            import wandb  # pyright: ignore[reportMissingImports]
         except ImportError:
             raise ConfigError(
                 "logger 'wandb' needs the wandb package: pip install 'surefoot[wandb]'."
