@@ -33,7 +33,7 @@ if __name__ == "__main__":
         "critic": {"hidden_dims": [64, 64], "activation": "tanh", "obs_normalization": True},
         "algorithm": {"gamma": 0.9, "mini_batch_size": 64, "schedule": "fixed"},
         "env": {"reward_scaling": True},
-        "extensions": [{"class_name": "examples.custom_loss:Smoothness", "weight": 0.05}],
+        "extensions": [{"class_name": "custom_loss:Smoothness", "weight": 0.05}],
     }
     env = surefoot.make("Pendulum-v1", num_envs=8, seed=1)
     runner = surefoot.OnPolicyRunner(env, config)

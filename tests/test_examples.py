@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,8 +30,8 @@ def test_the_example_runs_two_iterations(path: Path) -> None:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_the_example_is_short_and_uses_public_names(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 70
-    assert "._" not in text, "no private names"
+    assert len(text.splitlines()) < 60
+    assert not re.search(r"\._[^_]", text), "no private names"
 
 
 @pytest.mark.slow
@@ -39,5 +40,5 @@ def test_the_pendulum_example_learns() -> None:
     done = subprocess.run(
         [sys.executable, "examples/pendulum.py", "80"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    returns = [float(line.split("episode")[1].split()[0]) for line in done.stdout.splitlines()]
+    returns = [float(line.split("return")[1].split()[0]) for line in done.stdout.splitlines()]
     assert sum(returns[-5:]) / 5 > -400 > sum(returns[:5]) / 5
