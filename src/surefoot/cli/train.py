@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -165,7 +166,7 @@ def default_run_dir(task: str, config: TrainConfig) -> Path:
 
 
 def check_writable(directory: Path) -> None:
-    """A ConfigError where the run directory could not be made; nothing is created yet."""
+    """A ConfigError where the run directory could not be made; nothing stays behind."""
     existing = directory
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
@@ -173,7 +174,10 @@ def check_writable(directory: Path) -> None:
         raise ConfigError(
             f"run directory '{directory}': '{existing}' is a file; choose another with --run-dir."
         )
-    if not os.access(existing, os.W_OK | os.X_OK):
+    try:
+        # permissions do not tell all: a file system may be read-only, or no place for directories
+        tempfile.TemporaryDirectory(dir=existing).cleanup()
+    except OSError as error:
         raise ConfigError(
-            f"run directory '{directory}': no permission to write in '{existing}'; set --run-dir."
-        )
+            f"run directory '{directory}': cannot write in '{existing}' ({error.strerror}); set --run-dir."
+        ) from error
