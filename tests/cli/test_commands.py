@@ -125,15 +125,16 @@ def test_a_run_directory_that_cannot_be_written_is_one_line(surefoot, tmp_path):
     (tmp_path / "file").write_text("")
     result = surefoot("train CartPole-v1 --run-dir file/run")
     assert_one_line_error(result, 2, "'file' is a file", "--run-dir")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.skipif(
     not Path("/proc/self").exists(), reason="needs a place that takes no directory, even of root"
 )
-def test_a_place_that_takes_no_directory_is_one_line(surefoot):
+def test_a_place_that_takes_no_directory_is_one_line(surefoot, tmp_path):
     result = surefoot("train CartPole-v1 --run-dir /proc/run --iterations 1")
     assert_one_line_error(result, 2, "cannot write in '/proc'", "--run-dir")
-    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_that_is_no_checkpoint_is_one_line(surefoot, tmp_path):
