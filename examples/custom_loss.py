@@ -9,6 +9,7 @@ import sys
 import torch
 
 import surefoot
+from surefoot.algorithm.losses import masked_mean
 
 
 class Smoothness(surefoot.Extension):
@@ -20,9 +21,9 @@ class Smoothness(surefoot.Extension):
 
     def loss(self, batch, out, policy):
         noisy = {g: x + self.noise * torch.randn_like(x) for g, x in batch.observations.items()}
-        near = policy(noisy, batch.actions).distribution
+        near = policy(noisy, batch.actions, batch.hidden).distribution
         distance = (near.mode() - out.distribution.mode()).square().sum(-1)
-        return {"Smoothness/spatial": self.weight * distance.mean()}
+        return {"Smoothness/spatial": self.weight * masked_mean(distance, batch.mask)}
 
 
 if __name__ == "__main__":

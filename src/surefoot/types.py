@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 Observations = Mapping[str, Tensor]
 """One tensor per observation group, each [..., *group shape]."""
 
+Hidden = Mapping[str, Tensor]
+"""State of each network's memory, [N | B, K] under `actor` and `critic`; empty for feed-forward policies."""
+
 Stats = dict[str, Tensor]
 """Metrics by their logged name (`Rnd/loss`); 0-d tensors that stay on the device until the iteration ends."""
 
@@ -51,6 +54,12 @@ class Step:
     """[N] bool, False on a row that is only an autoreset; such rows are never trained on."""
     log: dict[str, float | Tensor] = field(default_factory=dict)
     """Extra metrics. Those under `Eval/` may be [N] and are averaged by evaluation."""
+
+    @property
+    def starts(self) -> Tensor:
+        """[N] bool, where the next row begins from nothing: after an end, and after a row that only reset."""
+        ended = self.terminated | self.truncated
+        return ended if self.valid is None else ended | ~self.valid
 
     @classmethod
     def from_dones(
@@ -163,32 +172,49 @@ class Batch:
     advantage: Tensor
     returns: Tensor
     index: Tensor
-    """[M] position t·N+n in the rollout of each row (of the source, for an added row)."""
+    """[M | L, B] position t·N+n in the rollout of each row (of the source, for an added row)."""
     num_sampled: int
     rollout: RolloutStorage
     mask: Tensor | None = None
     """True where a row counts; None: all rows."""
-    hidden: Any = None
-    """Recurrent state at the first step of each sequence."""
+    hidden: Hidden = field(default_factory=dict)
+    """Recurrent state before the first step of each sequence [B, K]."""
     inputs: dict[str, Tensor] = field(default_factory=dict)
     """PPO's own: the normalised network inputs of the sampled rows."""
 
-    def append(self, observations: Observations, actions: Tensor, source: Tensor) -> Batch:
-        """Add rows that take everything but observations and actions from the rows `source` [K] of this
-        batch.
+    def sampled(self, x: Tensor) -> Tensor:
+        """Of `x` [M, ... | L, B, ...], what was drawn from the rollout."""
+        return x.narrow(self.index.dim() - 1, 0, self.num_sampled)
+
+    def added(self, x: Tensor) -> Tensor:
+        """Of `x` [M, ... | L, B, ...], what an extension added."""
+        dim = self.index.dim() - 1
+        return x.narrow(dim, self.num_sampled, x.shape[dim] - self.num_sampled)
+
+    def append(
+        self, observations: Observations, actions: Tensor, source: Tensor, hidden: Hidden | None = None
+    ) -> Batch:
+        """Add rows (or sequences, each with its own `hidden`) that take everything else from the rows (or
+        sequences) `source` [K] of this batch.
 
         An added row keeps the old log-probability of its source: the density that produced it.
         """
+        dim = self.index.dim() - 1
+
+        def join(x: Tensor, added: Tensor) -> Tensor:
+            return torch.cat([x, added], dim)
 
         def grow(x: Tensor) -> Tensor:
-            return torch.cat([x, x[source]])
+            return join(x, x.index_select(dim, source))
 
+        starts = {name: x[source] for name, x in self.hidden.items()} | dict(hidden or {})
         names = ("old_log_prob", "old_value", "advantage", "returns", "index")
         return replace(
             self,
-            observations={g: torch.cat([self.observations[g], x]) for g, x in observations.items()},
-            actions=torch.cat([self.actions, actions]),
+            observations={g: join(self.observations[g], x) for g, x in observations.items()},
+            actions=join(self.actions, actions),
             old_distribution={k: grow(x) for k, x in self.old_distribution.items()},
             mask=None if self.mask is None else grow(self.mask),
+            hidden={name: torch.cat([x, starts[name]]) for name, x in self.hidden.items()},
             **{name: grow(getattr(self, name)) for name in names},
         )

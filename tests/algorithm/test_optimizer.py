@@ -153,16 +153,16 @@ class LargeLoss(Extension):
 
 def test_a_frozen_parameter_stays() -> None:
     def freeze(policy: ActorCritic) -> None:
-        policy.actor_encoder[0].weight.requires_grad_(False)
+        policy.actor.layers[0].weight.requires_grad_(False)
         policy.action_head.std_param.requires_grad_(False)
 
     ppo = make_ppo(prepare=freeze)
     before = weights_of(ppo)
     Task().run(ppo, 2)
     after = weights_of(ppo)
-    for name in ("policy.actor_encoder.0.weight", "policy.action_head.std_param"):
+    for name in ("policy.actor.layers.0.weight", "policy.action_head.std_param"):
         assert torch.equal(before[name], after[name])
-    assert not torch.equal(before["policy.actor_encoder.0.bias"], after["policy.actor_encoder.0.bias"])
+    assert not torch.equal(before["policy.actor.layers.0.bias"], after["policy.actor.layers.0.bias"])
 
 
 # ---------------------------------------------------------------------- steps that are not made (N07)

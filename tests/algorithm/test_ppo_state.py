@@ -180,7 +180,7 @@ def test_the_state_before_the_first_iteration_keeps_the_provisional_statistics()
 
 def test_another_width_is_named_with_both_shapes() -> None:
     state = make_ppo(actor=ActorConfig(hidden_dims=[16])).state()
-    with pytest.raises(CheckpointError, match=r"actor_encoder\.0\.weight.*\(16, 3\).*\(8, 3\)"):
+    with pytest.raises(CheckpointError, match=r"actor\.layers\.0\.weight.*\(16, 3\).*\(8, 3\)"):
         make_ppo().load_state(state)
 
 

@@ -45,7 +45,7 @@ def test_its_gradient_shapes_the_features() -> None:
     def encoder(coef: float) -> Tensor:
         ppo = make_ppo(AuxiliaryPrediction("privileged", coef=coef))
         train(ppo, 1)
-        return ppo.policy.actor_encoder[0].weight.detach().clone()
+        return ppo.policy.actor.layers[0].weight.detach().clone()
 
     assert not torch.equal(encoder(0.0), encoder(10.0))
 

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.errors import ConfigError
-from surefoot.networks.distributions import ActionMap
+from surefoot.networks.action_map import ActionMap
 
 law = settings(max_examples=80, deadline=None)
 
 
 def mapped(space: gymnasium.Space[Any], raw: list[list[float]], squashed: bool = False) -> list[list[float]]:
-    return ActionMap(space, squashed)(torch.tensor(raw)).tolist()
+    return ActionMap(space, "SquashedGaussian" if squashed else "Gaussian")(torch.tensor(raw)).tolist()
 
 
 def box(low: list[float], high: list[float], dtype: Any = np.float32) -> gymnasium.spaces.Box:
@@ -51,35 +51,35 @@ def test_each_dimension_is_treated_by_its_own_bounds() -> None:
 
 
 def test_squashed_actions_are_tanh_of_the_raw_ones_mapped_to_the_bounds() -> None:
-    result = mapped(box([-1, 0], [1, 5]), [[0.5, 0.5], [100, -100]], squashed=True)
+    result = mapped(box([-1, 0], [1, 5]), [[0.5, 0.5], [100, -100]], "SquashedGaussian")
     assert result[0] == pytest.approx([math.tanh(0.5), 2.5 * (math.tanh(0.5) + 1)])
     assert result[1] == [1.0, 0.0]
 
 
 def test_a_squashed_policy_needs_bounds() -> None:
     with pytest.raises(ConfigError, match="finite bounds"):
-        ActionMap(box([0], [np.inf]), squashed=True)
+        ActionMap(box([0], [np.inf]), "SquashedGaussian")
 
 
 def test_a_discrete_action_is_the_index_plus_the_start() -> None:
-    result = ActionMap(gymnasium.spaces.Discrete(3, start=-1), False)(torch.tensor([[0], [2]]))
+    result = ActionMap(gymnasium.spaces.Discrete(3, start=-1))(torch.tensor([[0], [2]]))
     assert result.tolist() == [-1, 1]
     assert result.dtype == torch.int64
 
 
 def test_actions_have_the_shape_of_the_space() -> None:
     space = gymnasium.spaces.Box(-2, 3, (2, 3))
-    assert ActionMap(space, False)(torch.zeros(4, 6)).shape == (4, 2, 3)
-    assert ActionMap(gymnasium.spaces.Discrete(3), False)(torch.zeros(4, 1, dtype=torch.int64)).shape == (4,)
+    assert ActionMap(space)(torch.zeros(4, 6)).shape == (4, 2, 3)
+    assert ActionMap(gymnasium.spaces.Discrete(3))(torch.zeros(4, 1, dtype=torch.int64)).shape == (4,)
     unbounded = gymnasium.spaces.Box(-np.inf, np.inf, (2, 3))
-    assert ActionMap(unbounded, False)(torch.zeros(4, 6)).shape == (4, 2, 3)
+    assert ActionMap(unbounded)(torch.zeros(4, 6)).shape == (4, 2, 3)
 
 
 @pytest.mark.parametrize("low", [-np.inf, -1.0, 0.0])
 @pytest.mark.parametrize("high", [np.inf, 1.0])
 def test_the_result_is_a_fresh_tensor(low: float, high: float) -> None:
     raw = torch.tensor([[0.25]])
-    ActionMap(box([low], [high]), False)(raw).mul_(0)
+    ActionMap(box([low], [high]))(raw).mul_(0)
     assert raw.item() == 0.25
 
 
@@ -108,7 +108,9 @@ def test_the_result_is_always_in_the_space(
         return
     space = box(lows, highs, dtype)
     for value in (raw, -raw, 0.0, 1.0, -1.0, 0.3):
-        action = ActionMap(space, squashed)(torch.full((1, len(bounds)), value))[0].numpy()
+        action = ActionMap(space, "SquashedGaussian" if squashed else "Gaussian")(
+            torch.full((1, len(bounds)), value)
+        )[0].numpy()
         # an adapter hands the environment the space's own type
         assert space.contains(action.astype(dtype)), (space.low, space.high, action)
 
@@ -118,7 +120,7 @@ def test_a_float64_box_is_not_left_by_rounding_to_float32(bound: float) -> None:
     for low, high in ((-1.0, bound), (bound, 20_000_000.0)):
         space = box([low], [high], np.float64)
         for value in (-5.0, 5.0):
-            action = ActionMap(space, False)(torch.tensor([[value]]))[0].numpy().astype(np.float64)
+            action = ActionMap(space)(torch.tensor([[value]]))[0].numpy().astype(np.float64)
             assert space.contains(action), action.item()
 
 

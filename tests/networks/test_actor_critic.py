@@ -50,7 +50,8 @@ def build(
 def test_the_group_of_that_name_else_policy_else_all(
     groups: list[str], actor: list[str], critic: list[str]
 ) -> None:
-    assert build({g: box(2) for g in groups}).groups == {"actor": actor, "critic": critic}
+    policy = build({g: box(2) for g in groups}, actions=gymnasium.spaces.Discrete(2))
+    assert policy.groups == {"actor": actor, "critic": critic}
 
 
 def test_groups_may_be_chosen() -> None:
@@ -58,8 +59,8 @@ def test_groups_may_be_chosen() -> None:
         {"policy": box(3), "privileged": box(2)}, {"actor": ["policy"], "critic": ["privileged", "policy"]}
     )
     assert policy.groups["critic"] == ["privileged", "policy"]
-    assert policy.actor_encoder[0].in_features == 3
-    assert policy.critic_encoder[0].in_features == 5
+    assert policy.actor.layers[0].in_features == 3
+    assert policy.critic.layers[0].in_features == 5
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_discrete_observations_feed_the_network() -> None:
     policy = build(
         {"where": gymnasium.spaces.Discrete(5, start=2), "what": gymnasium.spaces.MultiDiscrete([2, 3])}
     )
-    assert policy.actor_encoder[0].in_features == 10
+    assert policy.actor.layers[0].in_features == 10
     obs = {"where": torch.tensor([2, 6]), "what": torch.tensor([[0, 2], [1, 0]])}
     assert policy.act(obs).shape == (2, 2)
     assert policy.value(obs).shape == (2,)
@@ -214,13 +215,13 @@ def test_separate_networks_share_no_parameter() -> None:
 
 def test_a_shared_trunk_serves_both_heads() -> None:
     policy = build(network="shared")
-    assert policy.critic_encoder is None
+    assert policy.critic is None
     assert list(policy.segments()) == ["actor"]
     assert names(policy.segments()["actor"], policy) == {n for n, _ in policy.named_parameters()}
     out = policy({"policy": torch.randn(4, 3)}, torch.zeros(4, 2))
     assert out.actor_features is out.critic_features
     out.value.sum().backward()
-    assert policy.actor_encoder[0].weight.grad.abs().sum() > 0
+    assert policy.actor.layers[0].weight.grad.abs().sum() > 0
 
 
 def test_a_shared_trunk_with_different_groups_is_refused() -> None:
@@ -254,7 +255,10 @@ def test_reset_of_a_policy_without_memory_does_nothing() -> None:
     policy.reset(torch.ones(4, dtype=torch.bool))
 
 
-@pytest.mark.parametrize("actions", [gymnasium.spaces.MultiBinary(4), gymnasium.spaces.Dict({"a": box(1)})])
+@pytest.mark.parametrize(
+    "actions",
+    [gymnasium.spaces.Dict({"a": box(1)}), gymnasium.spaces.Tuple([box(1)]), gymnasium.spaces.Text(4)],
+)
 def test_an_action_space_without_a_head_is_refused_by_name(actions: Any) -> None:
     with pytest.raises(ConfigError, match=type(actions).__name__):
         build(actions=actions)

@@ -17,13 +17,11 @@ from surefoot.errors import ConfigError
 from surefoot.networks.config import DistributionConfig
 from surefoot.networks.distributions import (
     Categorical,
-    CategoricalHead,
     Gaussian,
-    GaussianHead,
     SquashedGaussian,
     log_tanh_slope,
-    make_head,
 )
+from surefoot.networks.heads import CategoricalHead, GaussianHead, make_head
 
 law = settings(max_examples=30, deadline=None)
 
@@ -165,8 +163,8 @@ def test_the_tanh_slope_stays_finite(u: float) -> None:
 @law
 @given(seed=st.integers(0, 2**31), choices=st.integers(1, 8), scale=st.floats(0.1, 20))
 def test_a_categorical_equals_torchs(seed: int, choices: int, scale: float) -> None:
-    mine, other = (Categorical(scale * normal(4, choices, seed=seed + i)) for i in range(2))
-    a, b = (torch.distributions.Categorical(logits=d.logits) for d in (mine, other))
+    mine, other = (Categorical(scale * normal(4, 1, choices, seed=seed + i)) for i in range(2))
+    a, b = (torch.distributions.Categorical(logits=d.logits.squeeze(1)) for d in (mine, other))
     action = mine.sample(torch.Generator().manual_seed(seed))
     torch.testing.assert_close(mine.log_prob(action), a.log_prob(action.squeeze(-1)))
     torch.testing.assert_close(mine.entropy(), a.entropy())
@@ -174,7 +172,7 @@ def test_a_categorical_equals_torchs(seed: int, choices: int, scale: float) -> N
 
 
 def test_categorical_samples_have_the_right_shares() -> None:
-    logits = torch.tensor([0.5, 0.3, 0.2]).log().expand(100_000, 3)
+    logits = torch.tensor([0.5, 0.3, 0.2]).log().expand(100_000, 1, 3)
     x = Categorical(logits).sample(torch.Generator().manual_seed(0))
     assert x.dtype == torch.int64
     shares = x.flatten().bincount(minlength=3) / len(x)
@@ -182,7 +180,7 @@ def test_categorical_samples_have_the_right_shares() -> None:
 
 
 def test_the_mode_of_a_categorical_is_its_arg_max() -> None:
-    assert Categorical(torch.tensor([[0.0, 1.0, 0.5]])).mode().tolist() == [[1]]
+    assert Categorical(torch.tensor([[[0.0, 1.0, 0.5]]])).mode().tolist() == [[1]]
 
 
 HARD = [0.0, -200.0, -math.inf, -85.0]
@@ -193,7 +191,7 @@ HARD = [0.0, -200.0, -math.inf, -85.0]
 )
 @pytest.mark.parametrize("first", [HARD, [0.0] * 4, [0.0, -math.inf, -math.inf, -math.inf]])
 def test_choices_without_probability_leave_everything_finite(first: list[float], other: list[float]) -> None:
-    mine, theirs = (Categorical(torch.tensor([x, x], requires_grad=True)) for x in (first, other))
+    mine, theirs = (Categorical(torch.tensor([[x], [x]], requires_grad=True)) for x in (first, other))
     entropy, kl = mine.entropy(), mine.kl(theirs)
     log_prob = mine.log_prob(torch.tensor([[0], [0]]))
     for value in (entropy, kl, log_prob):
@@ -205,24 +203,24 @@ def test_choices_without_probability_leave_everything_finite(first: list[float],
 
 
 def test_zero_times_log_zero_is_zero() -> None:
-    one = Categorical(torch.tensor([[0.0, -math.inf, -math.inf]]))
+    one = Categorical(torch.tensor([[[0.0, -math.inf, -math.inf]]]))
     assert one.entropy().item() == 0.0
     assert one.kl(one).item() == 0.0
-    half = Categorical(torch.tensor([[0.0, 0.0, -math.inf]]))
+    half = Categorical(torch.tensor([[[0.0, 0.0, -math.inf]]]))
     assert half.entropy().item() == pytest.approx(math.log(2))
     # KL(one ‖ half) = 1 · log(1 / ½)
     assert one.kl(half).item() == pytest.approx(math.log(2))
 
 
 def test_a_sample_never_takes_an_impossible_choice() -> None:
-    x = Categorical(torch.tensor(HARD).expand(50_000, 4)).sample(torch.Generator().manual_seed(0))
+    x = Categorical(torch.tensor(HARD).expand(50_000, 1, 4)).sample(torch.Generator().manual_seed(0))
     assert set(x.flatten().tolist()) == {0}
-    masked = torch.tensor([-math.inf, 0.0, -math.inf, 0.0]).expand(50_000, 4)
+    masked = torch.tensor([-math.inf, 0.0, -math.inf, 0.0]).expand(50_000, 1, 4)
     assert set(Categorical(masked).sample(torch.Generator().manual_seed(0)).flatten().tolist()) == {1, 3}
 
 
 def test_entropy_of_a_categorical_that_is_almost_sure_has_a_finite_gradient() -> None:
-    logits = torch.tensor([[200.0, 0.0, -200.0]], requires_grad=True)
+    logits = torch.tensor([[[200.0, 0.0, -200.0]]], requires_grad=True)
     (gradient,) = torch.autograd.grad(Categorical(logits).entropy().sum(), logits)
     assert gradient.isfinite().all()
 
@@ -302,7 +300,7 @@ def test_an_initial_std_outside_its_range_is_refused(std_range: tuple[float, flo
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: head(), lambda: head("log"), lambda: CategoricalHead(3, 4), lambda: make_squashed()]
+    "make", [lambda: head(), lambda: head("log"), lambda: CategoricalHead(3, [4]), lambda: make_squashed()]
 )
 def test_a_head_rebuilds_its_distribution_from_the_stored_parameters(make: Any) -> None:
     part = make()
@@ -321,7 +319,7 @@ def make_squashed() -> GaussianHead:
 def test_low_precision_ends_at_the_last_layer() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         d = head()(torch.randn(6, 3))
-        c = CategoricalHead(3, 4)(torch.randn(6, 3))
+        c = CategoricalHead(3, [4])(torch.randn(6, 3))
     assert d.mean.dtype == torch.float32
     assert c.logits.dtype == torch.float32
 

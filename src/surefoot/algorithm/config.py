@@ -79,6 +79,21 @@ class PPOConfig:
     """Recompute values and advantages before each epoch after the first (Andrychowicz et al. 2021)."""
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     """Update rule."""
+    sequence_length: Annotated[int, Ge(1)] | None = None
+    """Recurrent policies: steps of a training sequence, at most; episodes' ends cut it shorter. null: the
+    whole rollout, or so much that each mini-batch gets about four. Raise: learns to remember for longer,
+    fewer and more alike sequences. Lower: faster, more varied."""
+    burn_in: Annotated[int, Ge(0)] = 0
+    """Recurrent policies: steps before each sequence that only bring its memory up to date (Kapturowski et
+    al. 2019). Raise: fresher memory, more time."""
+    enable_aux_loss: bool = False
+    """Train what predicts: `actor.estimator`."""
+    aux_loss_coef: Annotated[float, Ge(0)] = 1.0
+    """Weight of that loss, the mean squared error. Raise: better predictions, slower policy where they share
+    layers."""
+    use_mixed_precision: bool = False
+    """Run the networks' bodies in bfloat16; heads, probabilities, losses and normalisers stay float32. Faster
+    on accelerators with large networks, seldom on a CPU."""
 
     def __post_init__(self) -> None:
         if self.num_mini_batches is not None and self.mini_batch_size is not None:
@@ -92,6 +107,10 @@ class PPOConfig:
             raise ConfigError(
                 "policy_objective 'penalty' and schedule 'adaptive' both steer by the KL; set schedule to "
                 "'fixed', 'linear' or 'cosine'."
+            )
+        if self.sequence_length is not None and self.burn_in > self.sequence_length:
+            raise ConfigError(
+                f"burn_in {self.burn_in} is longer than sequence_length {self.sequence_length}; shorten it."
             )
         low, high = self.lr_bounds
         if low > high:

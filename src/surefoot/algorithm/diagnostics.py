@@ -13,7 +13,7 @@ from surefoot.algorithm.rollout_storage import RolloutStorage
 @torch.no_grad()
 def rollout_metrics(rollout: RolloutStorage) -> dict[str, Tensor]:
     """0-d tensors by logged name, over all processes (the largest return: of this one)."""
-    mask = None if rollout.all_valid else rollout.valid
+    mask = rollout.mask
     flags = (rollout.valid, rollout.truncated & rollout.valid, rollout.terminated & rollout.valid)
     counts = distributed.all_sum(torch.stack([f.sum() for f in flags]).to(torch.float32))
     names = ("Data/samples_used", "Data/truncations", "Data/terminations")

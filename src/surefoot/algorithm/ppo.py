@@ -22,16 +22,13 @@ from surefoot.algorithm.losses import clip_fraction, kl_k3, masked_mean
 from surefoot.algorithm.objectives import Objective, make_objective, value_loss
 from surefoot.algorithm.optimizer import FlatOptimizer
 from surefoot.algorithm.returns import gae, normalize_advantage
-from surefoot.algorithm.rollout_storage import RolloutStorage
-from surefoot.algorithm.schedules import ScheduleConfig, schedule_value
+from surefoot.algorithm.schedules import schedule_value
+from surefoot.algorithm.setup import make_storage
 from surefoot.algorithm.state import check_tensors, collect_state, restore_state
-from surefoot.errors import ConfigError
+from surefoot.algorithm.values import rollout_values
 from surefoot.networks.actor_critic import ActorCritic
-from surefoot.types import Batch, EnvSpec, Observations, PolicyOutput, Step
-
-EVALUATION_ROWS = 16384
-"""Rows per call when a whole rollout is evaluated: large enough to be fast, small enough to stay in
-memory."""
+from surefoot.networks.memory import forget
+from surefoot.types import Batch, EnvSpec, Hidden, Observations, PolicyOutput, Step
 
 
 class PPO(nn.Module):
@@ -67,11 +64,6 @@ class PPO(nn.Module):
         self.bootstrap = "current"
         num_rows = spec.num_envs * distributed.world_size() * num_steps_per_env
         self.num_batches = config.num_batches(num_rows)
-        if self.num_batches > spec.num_envs * num_steps_per_env:
-            raise ConfigError(
-                f"num_mini_batches {self.num_batches} is more than the {spec.num_envs} environments · "
-                f"{num_steps_per_env} steps = {spec.num_envs * num_steps_per_env} rows of a rollout."
-            )
         rank = distributed.rank()
         self.action_generator = distributed.generator(seed, "actions", spec.device, rank)
         self.shuffle_generator = distributed.generator(seed, "shuffle", spec.device, rank)
@@ -79,6 +71,7 @@ class PPO(nn.Module):
         self.spec = dataclasses.replace(spec, gamma=config.gamma, generator=self.extension_generator)
 
         self.policy = policy
+        policy.set_mixed_precision(config.use_mixed_precision)
         self.extensions = nn.ModuleList(extensions).to(spec.device)
         self.objective = (objective or make_objective(config)).to(spec.device)
         for extension in self._each_extension():
@@ -89,18 +82,26 @@ class PPO(nn.Module):
         for i, extension in enumerate(self._each_extension()):
             segments[f"extensions.{i}"] = list(extension.policy_parameters())
         self.optimizer = FlatOptimizer(segments, config)
-        self.storage = self._make_storage(num_steps_per_env)
+        self.storage = make_storage(
+            self.spec, policy, self._each_extension(), config, num_steps_per_env, self.num_batches
+        )
+        # what every memory holds before the next step; zeros for episodes that begin come from the storage
+        self.hidden: Hidden = policy.initial_hidden(spec.num_envs)
 
     # ------------------------------------------------------------------ collection
 
     def act(self, obs: Observations) -> Tensor:
         """Sample actions for the environment [N, ...] and record them; a fresh tensor that it may change."""
+        policy, step = self.policy, self.storage.step
+        policy.action_head.explore(self.spec.num_envs, step, self.action_generator)
+        hidden = forget(self.hidden, self.storage.is_first[step]) if self.hidden else {}
         with torch.inference_mode():
-            distribution = self.policy.action_distribution(self.policy.inputs(obs, ("actor",)))
+            distribution, after = policy.advance(policy.inputs(obs, ("actor",)), hidden)
             raw = distribution.sample(self.action_generator)
         # outside: the storage and the environment need tensors that may be used and changed freely
-        self.storage.add_action(obs, raw, distribution.params)
-        return self.policy.to_env(raw)
+        self.storage.add_action(obs, raw, distribution.params, hidden)
+        self.hidden = {name: x.clone() if x.is_inference() else x for name, x in after.items()}
+        return policy.to_env(raw)
 
     def process_env_step(
         self,
@@ -111,8 +112,7 @@ class PPO(nn.Module):
     ) -> None:
         """Record what followed the actions: a `Step`, or RSL-RL's `(obs, rewards, dones, extras)`."""
         if not isinstance(step, Step):
-            assert rewards is not None
-            assert dones is not None
+            assert rewards is not None and dones is not None  # noqa: PT018 - not a test
             step = Step.from_dones(step, rewards, dones, extras or {})
         self.storage.add_transition(step)
 
@@ -123,6 +123,7 @@ class PPO(nn.Module):
         """Rewards after extensions, values, old log-probabilities, advantages and returns of the rollout."""
         rollout = self.storage
         rollout.end(last_obs)
+        self.policy.action_head.end_exploration()
         self.bootstrap = "final" if rollout.offers_final else "current"
         for extension in self._each_extension():
             extension.prepare(rollout, self.policy)
@@ -136,17 +137,13 @@ class PPO(nn.Module):
         self._estimate_advantages()
         if self.policy.value_normalizer is not None:
             # values stay what they are: only the units that the loss is measured in change
-            mask = None if rollout.all_valid else rollout.valid.flatten()
-            self.policy.value_normalizer.update(rollout.returns.flatten(), mask, self.policy.value_head)
+            self.policy.value_normalizer.update(rollout.returns, rollout.mask, self.policy.value_head)
 
     def _estimate_advantages(self) -> None:
         """Values of all rows and final observations with the present weights, then advantages and returns."""
         rollout, config = self.storage, self.config
-        rollout.values = self._values(rollout.inputs)
-        bootstrap = rollout.values[:-1].clone()  # where the final observation is not known, V(s_t) stands in
-        if rollout.final_index.shape[0]:
-            finals = self.policy.inputs(rollout.final_observations, ("critic",))
-            bootstrap.view(-1)[rollout.final_index] = self._values(finals)
+        rollout.values, bootstrap, memory = rollout_values(self.policy, rollout)
+        self.hidden = {**self.hidden, **memory}
         advantage, _ = gae(
             self.reward,
             rollout.values,
@@ -155,7 +152,7 @@ class PPO(nn.Module):
             bootstrap,
             config.gamma,
             config.lam,
-            None if rollout.all_valid else rollout.valid,
+            rollout.mask,
         )
         for extension in self._each_extension():
             advantage = extension.advantage(rollout, advantage)
@@ -164,17 +161,9 @@ class PPO(nn.Module):
         rollout.returns = advantage + values
         self.advantage_std = advantage.new_zeros(())
         if not config.normalize_advantage_per_mini_batch:
-            mask = None if rollout.all_valid else rollout.valid
             scale = torch.maximum(rollout.returns.abs().amax(), values.abs().amax())
-            advantage, self.advantage_std = normalize_advantage(advantage, mask, scale)
+            advantage, self.advantage_std = normalize_advantage(advantage, rollout.mask, scale)
         rollout.advantages = advantage
-
-    def _values(self, inputs: dict[str, Tensor]) -> Tensor:
-        """V of inputs [..., D], a block of rows at a time."""
-        x = inputs[self.policy.inputs.critic_name]
-        blocks = x.reshape(-1, x.shape[-1]).split(EVALUATION_ROWS)
-        values = [self.policy.value_of({self.policy.inputs.critic_name: block}) for block in blocks]
-        return torch.cat(values).view(x.shape[:-1])
 
     # ------------------------------------------------------------------ learning
 
@@ -185,6 +174,9 @@ class PPO(nn.Module):
             Metrics by logged name, 0-d tensors on the device, averaged over mini-batches and processes.
         """
         config, rollout = self.config, self.storage
+        mini_batches = rollout.mini_batch_generator
+        if self.policy.is_recurrent:
+            mini_batches = rollout.recurrent_mini_batch_generator
         self._apply_schedules()
         metrics = rollout_metrics(rollout) | {"Data/advantage_std": self.advantage_std}
         history: dict[str, list[Tensor]] = defaultdict(list)
@@ -192,7 +184,7 @@ class PPO(nn.Module):
             if epoch and config.recompute_advantages:
                 with torch.no_grad():
                     self._estimate_advantages()
-            for batch in rollout.mini_batch_generator(self.num_batches, generator=self.shuffle_generator):
+            for batch in mini_batches(self.num_batches, generator=self.shuffle_generator):
                 for name, value in self._learn_from(batch).items():
                     history[name].append(value.detach())
         self.objective.end_iteration(torch.stack(history["Loss/kl"][-self.num_batches :]).mean())
@@ -211,17 +203,17 @@ class PPO(nn.Module):
         """One optimiser step on one mini-batch; returns its metrics."""
         metrics: dict[str, Tensor] = {}
         if self.config.normalize_advantage_per_mini_batch:
-            scale = torch.linalg.vector_norm(batch.returns, torch.inf) if len(batch.index) else None
+            scale = torch.linalg.vector_norm(batch.returns, torch.inf) if batch.index.numel() else None
             batch.advantage, metrics["Data/advantage_std"] = normalize_advantage(
                 batch.advantage, batch.mask, scale
             )
         batch = self._augment(batch)
-        out = self.policy.evaluate(batch.inputs, batch.actions, self.action_generator)
+        out = self.policy.evaluate(batch.inputs, batch.actions, self.action_generator, batch.hidden)
         loss, kl, terms = self._loss(batch, out)
         for extension in self._each_extension():
             for name, term in extension.loss(batch, out, self.policy).items():
                 loss, terms[name] = loss + term, term
-        count = batch.num_sampled if batch.mask is None else batch.mask[: batch.num_sampled].sum()
+        count = batch.num_sampled if batch.mask is None else batch.sampled(batch.mask).sum()
         norm, kl, skipped = self.optimizer.minimize(loss, kl, count)
         self.policy.project()
         return metrics | terms | {"Loss/kl": kl, "Loss/grad_norm": norm, "Loss/skipped_updates": skipped}
@@ -230,10 +222,10 @@ class PPO(nn.Module):
         """Rows added by extensions, with their inputs normalised as the sampled ones were."""
         for extension in self._each_extension():
             batch = extension.augment(batch, self.policy)
-        if batch.actions.shape[0] > batch.num_sampled:
-            added = {g: x[batch.num_sampled :] for g, x in batch.observations.items()}
-            inputs = self.policy.inputs(added)
-            batch.inputs = {name: torch.cat([x, inputs[name]]) for name, x in batch.inputs.items()}
+        dim = batch.index.dim() - 1
+        if batch.index.shape[dim] > batch.num_sampled:
+            inputs = self.policy.inputs({g: batch.added(x) for g, x in batch.observations.items()})
+            batch.inputs = {name: torch.cat([x, inputs[name]], dim) for name, x in batch.inputs.items()}
         return batch
 
     def _loss(self, batch: Batch, out: PolicyOutput) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -246,12 +238,12 @@ class PPO(nn.Module):
                 kl = self.policy.action_head.rebuild(batch.old_distribution).kl(out.distribution)
             else:
                 kl = kl_k3(log_ratio)
-        n = batch.num_sampled
-        mask = None if batch.mask is None else batch.mask[:n]
+        sampled = batch.sampled
+        mask = None if batch.mask is None else sampled(batch.mask)
         surrogate = masked_mean(self.objective(log_ratio, batch.advantage, kl), batch.mask)
         value = masked_mean(self._value_loss(batch, out.value), batch.mask)
-        entropy = masked_mean(out.entropy[:n], mask)
-        clipped = clip_fraction(log_ratio[:n].detach().exp(), self.objective.clip)
+        entropy = masked_mean(sampled(out.entropy), mask)
+        clipped = clip_fraction(sampled(log_ratio).detach().exp(), self.objective.clip)
         terms = {
             "Loss/surrogate": surrogate,
             "Loss/value": value,
@@ -259,7 +251,7 @@ class PPO(nn.Module):
             "Loss/clip_fraction": masked_mean(clipped, mask),
         }
         loss = surrogate + self.config.value_loss_coef * value - self.entropy_coef * entropy
-        return loss, masked_mean(kl[:n].detach(), mask), terms
+        return loss, masked_mean(sampled(kl).detach(), mask), terms
 
     def _value_loss(self, batch: Batch, value: Tensor) -> Tensor:
         """[M], in normalised units where the critic normalises values."""
@@ -290,54 +282,33 @@ class PPO(nn.Module):
     def state(self) -> dict[str, Any]:
         """Everything that the algorithm needs to go on, as tensors and plain data."""
         counters = {"iteration": self.iteration, "max_iterations": self.max_iterations}
-        return {**counters, "is_first": self.storage.is_first[0].clone(), **collect_state(self)}
+        memory = {name: x.clone() for name, x in self.hidden.items()}
+        here = {"is_first": self.storage.is_first[0].clone(), "hidden": memory}
+        return {**counters, **here, **collect_state(self)}
 
     def load_state(self, state: dict[str, Any]) -> None:
+        here = {"is_first": self.storage.is_first[0], **self.hidden}
+        check_tensors(here, {"is_first": state["is_first"], **state["hidden"]})
         restore_state(self, state)
         self.iteration, self.max_iterations = state["iteration"], state["max_iterations"]
-        check_tensors({"is_first": self.storage.is_first[0]}, {"is_first": state["is_first"]})
         self.storage.is_first[0] = state["is_first"]
+        self.hidden = {name: x.to(self.spec.device).clone() for name, x in state["hidden"].items()}
 
     def _apply_schedules(self) -> None:
         """Set what a schedule owns, for the iteration that is about to be learned."""
-        config = self.config
-
-        def at(schedule: ScheduleConfig | None, initial: float) -> float:
-            if schedule is None:
-                return initial
-            return schedule_value(schedule, initial, self.max_iterations, self.iteration)
-
-        self.objective.clip.fill_(at(config.clip_schedule, config.clip_param))
-        self.entropy_coef = at(config.entropy_schedule, config.entropy_coef)
+        config, now = self.config, (self.max_iterations, self.iteration)
+        self.objective.clip.fill_(schedule_value(config.clip_schedule, config.clip_param, *now))
+        self.entropy_coef = schedule_value(config.entropy_schedule, config.entropy_coef, *now)
         if not config.is_adaptive:
-            self.optimizer.rate.fill_(at(config.rate_schedule(), config.learning_rate))
+            rate = schedule_value(config.rate_schedule(), config.learning_rate, *now)
+            self.optimizer.rate.fill_(rate)
 
     def _update_normalizers(self) -> None:
         rollout = self.storage
         rows = {g: x[:-1].flatten(0, 1) for g, x in rollout.observations.items()}
-        self.policy.inputs.update(rows, None if rollout.all_valid else rollout.valid.flatten())
+        self.policy.inputs.update(rows, None if rollout.mask is None else rollout.mask.flatten())
 
     # ------------------------------------------------------------------ construction
 
     def _each_extension(self) -> list[Extension]:
         return list(self.extensions)  # pyright: ignore[reportReturnType]
-
-    def _make_storage(self, num_steps: int) -> RolloutStorage:
-        read_by_extensions = [g for e in self._each_extension() for g in e.observation_groups()]
-        groups = dict.fromkeys(
-            [*self.policy.groups["actor"], *self.policy.groups["critic"], *read_by_extensions]
-        )
-        for group in groups:
-            if group not in self.spec.observation_spaces:
-                raise ConfigError(
-                    f"an extension reads the observation group '{group}', which the environment does not "
-                    f"give; it has {sorted(self.spec.observation_spaces)}."
-                )
-        return RolloutStorage(
-            self.spec.num_envs,
-            num_steps,
-            {g: self.spec.observation_spaces[g] for g in groups},
-            keep_terminal=bool(read_by_extensions),
-            device=self.spec.device,
-            dtype=self.optimizer.gradient.dtype,
-        )

@@ -9,9 +9,11 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from surefoot.algorithm.stored import GatheredObservations, stored_dtype
+from surefoot.algorithm.mini_batches import flat_mini_batches, sequence_mini_batches
+from surefoot.algorithm.sequences import sequence_starts
+from surefoot.algorithm.stored import FinalObservations, rows_like, stored_dtype
 from surefoot.errors import EnvContractError
-from surefoot.types import Batch, Observations, Step
+from surefoot.types import Batch, Hidden, Observations, Step
 
 
 class RolloutStorage:
@@ -21,7 +23,8 @@ class RolloutStorage:
     parameters, [T, N, ...] each), `rewards`, `terminated`, `truncated`, `valid` [T, N], `is_first` [T+1, N]
     (the row starts an episode or follows an invalid one). PPO adds `actions_log_prob`, `values` [T+1, N],
     `advantages`, `returns` [T, N] and the normalised `inputs`. Final observations are kept sparsely:
-    `final_index` [K] (t·N+n) and `final_observations[g]` [K, ...].
+    `final_index` [K] (t·N+n) and `final_observations[g]` [K, ...]. `hidden` is the state of each memory
+    before the steps `starts`, [number of starts, N, K] each.
 
     Args:
         num_envs: N.
@@ -30,6 +33,8 @@ class RolloutStorage:
         keep_terminal: Also keep the final observations of terminated rows, not only of truncated ones.
         device: Where the rows live.
         dtype: Of everything that is not an integer.
+        sequence_length: Steps of a recurrent policy's sequences, at most; None: T.
+        burn_in: Steps before a sequence that only bring the memory up to date.
     """
 
     actions: Tensor
@@ -47,6 +52,8 @@ class RolloutStorage:
         keep_terminal: bool = False,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        sequence_length: int | None = None,
+        burn_in: int = 0,
     ) -> None:
         self.num_envs, self.num_transitions_per_env = num_envs, num_transitions_per_env
         self.keep_terminal, self.device, self.dtype = keep_terminal, torch.device(device), dtype
@@ -64,7 +71,10 @@ class RolloutStorage:
         self.is_first = torch.zeros(rows[0] + 1, num_envs, dtype=torch.bool, device=device)
         self.is_first[-1] = True
         self.distribution, self.inputs = {}, {}
-        self._final: list[tuple[Tensor, dict[str, Tensor]]] = []
+        self.sequence_length, self.burn_in = sequence_length or num_transitions_per_env, burn_in
+        self.starts = sequence_starts(num_transitions_per_env, self.sequence_length, burn_in)
+        self.hidden: dict[str, Tensor] = {}
+        self.finals = FinalObservations(self.observations)
         self.begin()
 
     # ------------------------------------------------------------------ collection
@@ -73,42 +83,54 @@ class RolloutStorage:
         """Start the next rollout where the last one ended."""
         self.step, self.all_valid, self.offers_final = 0, True, False
         self.is_first[0] = self.is_first[-1]
-        self._final.clear()
+        self.finals.clear()
         self._next_observations: dict[str, Tensor] | None = None
 
-    def add_action(self, observations: Observations, actions: Tensor, params: Mapping[str, Tensor]) -> None:
-        """The first half of row `step`: what the policy saw [N, ...] and did [N, A]."""
+    def add_action(
+        self,
+        observations: Observations,
+        actions: Tensor,
+        params: Mapping[str, Tensor],
+        hidden: Hidden | None = None,
+    ) -> None:
+        """The first half of row `step`: what the policy saw [N, ...], did [N, A] and remembered before."""
         if self.step >= self.num_transitions_per_env:
             raise EnvContractError(
                 f"the rollout already holds {self.step} steps; call compute_returns() and update() first."
             )
         if not self.distribution:
-            self._allocate_actions(actions, params)
+            num_steps = self.num_transitions_per_env
+            self.actions = rows_like(actions, num_steps, self.dtype)
+            self.distribution = {n: rows_like(x, num_steps, self.dtype) for n, x in params.items()}
         self._write_observations(self.step, observations)
         self.actions[self.step] = actions
         for name, value in params.items():
             self.distribution[name][self.step] = value
+        for name, state in (hidden or {}).items():
+            self.keep_hidden(name, self.step, state)
+
+    def keep_hidden(self, name: str, t: int, state: Tensor) -> None:
+        """The state of one memory [N, K] before step `t`; kept only where a sequence may start."""
+        if name not in self.hidden:
+            self.hidden[name] = state.new_zeros(len(self.starts), *state.shape)
+        for i, start in enumerate(self.starts):
+            if start == t:
+                self.hidden[name][i] = state
 
     def add_transition(self, step: Step) -> None:
         """The second half: what followed. Everything is copied, since an environment may reuse its
         buffers.
         """
         t = self.step
-        terminated, truncated = (
-            self._rows(step.terminated, "terminated"),
-            self._rows(step.truncated, "truncated"),
-        )
+        terminated = self._rows(step.terminated, "terminated")
+        truncated = self._rows(step.truncated, "truncated")
         self.rewards[t] = self._rows(step.rewards, "rewards")
         self.terminated[t] = terminated
         torch.logical_and(truncated, ~terminated, out=self.truncated[t])
         ended = torch.logical_or(terminated, truncated)
-        if step.valid is None:
-            self.valid[t] = True
-            self.is_first[t + 1] = ended
-        else:
-            self.valid[t] = step.valid
-            self.all_valid = False
-            self.is_first[t + 1] = ended | ~step.valid
+        self.valid[t] = True if step.valid is None else step.valid
+        self.is_first[t + 1] = ended if step.valid is None else ended | ~step.valid
+        self.all_valid &= step.valid is None
         if step.final_observations is not None:
             self._keep_final(t, step, ended)
         self.step += 1
@@ -118,14 +140,6 @@ class RolloutStorage:
         if self.step != self.num_transitions_per_env:
             raise EnvContractError(f"the rollout holds {self.step} of {self.num_transitions_per_env} steps.")
         self._write_observations(self.step, last_observations)
-
-    def _allocate_actions(self, actions: Tensor, params: Mapping[str, Tensor]) -> None:
-        def allocate(x: Tensor) -> Tensor:
-            dtype = self.dtype if x.is_floating_point() else x.dtype
-            return torch.zeros(self.num_transitions_per_env, *x.shape, dtype=dtype, device=self.device)
-
-        self.actions = allocate(actions)
-        self.distribution = {name: allocate(value) for name, value in params.items()}
 
     def _rows(self, x: Tensor, name: str) -> Tensor:
         """[N] from [N] or [N, 1]."""
@@ -143,26 +157,19 @@ class RolloutStorage:
         keep = ended if self.keep_terminal else self.truncated[t]
         if step.final_known is not None:
             keep = keep & step.final_known
-        rows = keep.nonzero().squeeze(-1)
-        if rows.shape[0]:
-            finals = {g: step.final_observations[g].index_select(0, rows) for g in self.observations}
-            self._final.append((rows + t * self.num_envs, finals))
+        self.finals.add(t, keep, step.final_observations)
 
     # ------------------------------------------------------------------ reading
 
     @property
     def final_index(self) -> Tensor:
         """[K] positions t·N+n of the rows whose final observation is known."""
-        if not self._final:
-            return torch.zeros(0, dtype=torch.int64, device=self.device)
-        return torch.cat([index for index, _ in self._final])
+        return self.finals.index
 
     @property
     def final_observations(self) -> dict[str, Tensor]:
         """[K, ...] per group, in the order of `final_index`."""
-        if not self._final:
-            return {g: x[0, :0] for g, x in self.observations.items()}
-        return {g: torch.cat([finals[g] for _, finals in self._final]) for g in self.observations}
+        return self.finals.observations
 
     @property
     def next_observations(self) -> dict[str, Tensor]:
@@ -171,10 +178,7 @@ class RolloutStorage:
         Meaningless where `next_known` is False. Needs `keep_terminal` for terminated rows.
         """
         if self._next_observations is None:
-            index, finals = self.final_index, self.final_observations
-            self._next_observations = {g: x[1:].clone() for g, x in self.observations.items()}
-            for group, rows in self._next_observations.items():
-                rows.flatten(0, 1)[index] = finals[group].to(rows.dtype)
+            self._next_observations = self.finals.following()
         return self._next_observations
 
     @property
@@ -183,6 +187,11 @@ class RolloutStorage:
         known = ~(self.terminated | self.truncated) & self.valid
         known.view(-1)[self.final_index] = True
         return known
+
+    @property
+    def mask(self) -> Tensor | None:
+        """`valid`, or None where every row is."""
+        return None if self.all_valid else self.valid
 
     def valid_rows(self) -> Tensor:
         """[R] positions of the rows to train on."""
@@ -205,43 +214,12 @@ class RolloutStorage:
             generator: Source of the order.
             permutation: A given order [R] of positions, instead of a random one.
         """
-        rows = self.valid_rows()
-        fields = self._fields()
-        for _ in range(num_epochs):
-            if permutation is None:
-                order = rows[torch.randperm(rows.shape[0], generator=generator, device=self.device)]
-            else:
-                order = permutation
-            # one gather per epoch; the mini-batches are slices of it
-            gathered = {name: x.flatten(0, 1)[order] for name, x in fields.items()}
-            start = 0
-            for index in order.tensor_split(num_mini_batches):
-                stop = start + index.shape[0]
-                yield self._batch({name: x[start:stop] for name, x in gathered.items()}, index)
-                start = stop
+        return flat_mini_batches(self, num_mini_batches, num_epochs, generator, permutation)
 
-    def _fields(self) -> dict[str, Tensor]:
-        t = self.num_transitions_per_env
-        fields = {
-            "actions": self.actions,
-            "old_log_prob": self.actions_log_prob,
-            "old_value": self.values[:t],
-            "advantage": self.advantages,
-            "returns": self.returns,
-        }
-        fields |= {f"distribution.{name}": x for name, x in self.distribution.items()}
-        return fields | {f"inputs.{name}": x[:t] for name, x in self.inputs.items()}
-
-    def _batch(self, fields: dict[str, Tensor], index: Tensor) -> Batch:
-        def part(prefix: str) -> dict[str, Tensor]:
-            return {k.removeprefix(prefix): fields.pop(k) for k in [*fields] if k.startswith(prefix)}
-
-        return Batch(
-            old_distribution=part("distribution."),
-            inputs=part("inputs."),
-            observations=GatheredObservations(self.observations, index),
-            index=index,
-            num_sampled=index.shape[0],
-            rollout=self,
-            **fields,
-        )
+    def recurrent_mini_batch_generator(
+        self, num_mini_batches: int, num_epochs: int = 1, generator: torch.Generator | None = None
+    ) -> Iterator[Batch]:
+        """Sequences [L, B, ...] for recurrent policies: every valid row once per epoch, the sequences in a
+        new random order each epoch; their numbers differ by at most one.
+        """
+        return sequence_mini_batches(self, num_mini_batches, num_epochs, generator)

@@ -44,10 +44,12 @@ class ScheduleConfig:
             raise ConfigError(f"schedule points {self.points}: iterations must rise.")
 
 
-def schedule_value(config: ScheduleConfig, initial: float, horizon: int, iteration: int) -> float:
+def schedule_value(config: ScheduleConfig | None, initial: float, horizon: int, iteration: int) -> float:
     """The value at `iteration` (from 0); `initial` and `horizon` stand in where the config leaves them
-    open.
+    open. None: always `initial`.
     """
+    if config is None:
+        return initial
     start = initial if config.initial is None else config.initial
     progress = min(iteration / (config.horizon or horizon), 1.0)
     if config.type == "linear":

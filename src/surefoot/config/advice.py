@@ -50,6 +50,11 @@ def _risks(config: TrainConfig) -> Iterator[str]:
             f"a rollout of {steps} steps in {config.num_envs} environments is only {samples} samples: raise "
             f"num_steps_per_env (a few dozen or more) or num_envs."
         )
+    if config.actor.estimator is not None and not alg.enable_aux_loss:
+        yield (
+            "actor.estimator is set and nothing trains it: its prediction stays random. Set "
+            "algorithm.enable_aux_loss: true."
+        )
     size = alg.mini_batch_size
     if size is not None and size > samples:
         yield f"algorithm.mini_batch_size {size} is more than the {samples} samples of a rollout."
@@ -61,13 +66,24 @@ def _without_effect(config: TrainConfig) -> Iterator[tuple[str, str]]:
     value_loss = alg.value_loss or ("clipped" if alg.use_clipped_value_loss else "mse")
     is_clip = alg.policy_objective == "clip"
     shared = config.network == "shared"
+    recurrent = config.actor.rnn_type or config.critic.rnn_type
+    estimator, distribution = config.actor.estimator, config.actor.distribution
+    name, gsde = distribution.class_name, distribution.std_type == "gsde"
     rules = [
         (alg, "algorithm.huber_delta", value_loss != "huber", f"with value_loss '{value_loss}'"),
         (alg, "algorithm.use_clipped_value_loss", alg.value_loss is not None, "where value_loss is set"),
-        (alg, "algorithm.kl_target", is_clip, "with policy_objective 'clip'"),
         (alg, "algorithm.kl_beta", is_clip, "with policy_objective 'clip'"),
         (alg, "algorithm.desired_kl", not alg.is_adaptive, "unless schedule is 'adaptive'"),
         (alg, "algorithm.lr_bounds", not alg.is_adaptive, "unless schedule is 'adaptive'"),
+        (alg, "algorithm.sequence_length", not recurrent, "without rnn_type"),
+        (alg, "algorithm.burn_in", not recurrent, "without rnn_type"),
+        (alg, "algorithm.enable_aux_loss", estimator is None, "without actor.estimator"),
+        (alg, "algorithm.aux_loss_coef", not alg.enable_aux_loss, "without enable_aux_loss"),
+        (config.critic, "critic.rnn_type", shared, "with network 'shared': actor.rnn_type is used"),
+        (config.critic, "critic.cnn", shared, "with network 'shared': actor.cnn is used"),
+        (distribution, "actor.distribution.init_std", name == "Beta", "with class_name 'Beta'"),
+        (distribution, "actor.distribution.std_type", name == "Beta", "with class_name 'Beta'"),
+        (distribution, "actor.distribution.gsde_interval", not gsde, "unless std_type is 'gsde'"),
         (alg, "algorithm.critic_learning_rate", shared, "with network 'shared'"),
         (config.critic, "critic.hidden_dims", shared, "with network 'shared': actor.hidden_dims is used"),
         (config.actor, "actor.obs_clip", not config.actor.obs_normalization, "without obs_normalization"),

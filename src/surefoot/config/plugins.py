@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from torch import nn
+
 from surefoot.algorithm.extension import Extension
 from surefoot.config.schema import TrainConfig
 from surefoot.config.validation import is_class_path
@@ -14,6 +16,7 @@ from surefoot.errors import ConfigError, did_you_mean
 
 EXTENSIONS: dict[str, str] = {
     "RewardScaling": "surefoot.extensions.reward_scaling:RewardScaling",
+    "EstimatorLoss": "surefoot.extensions.auxiliary:EstimatorLoss",
     "AuxiliaryPrediction": "surefoot.extensions.auxiliary:AuxiliaryPrediction",
 }
 """Short names of the built-in extensions."""
@@ -30,8 +33,21 @@ def build_extensions(config: TrainConfig) -> list[Extension]:
         entries.append(
             ("env.reward_scale", {"class_name": "RewardScaling", "scale": config.env.reward_scale})
         )
+    if config.actor.estimator is not None and config.algorithm.enable_aux_loss:
+        coef = config.algorithm.aux_loss_coef
+        entries.append(("algorithm.enable_aux_loss", {"class_name": "EstimatorLoss", "coef": coef}))
     entries += [(f"extensions.{i}", entry) for i, entry in enumerate(config.extensions)]
     return [build(entry, Extension, key, EXTENSIONS) for key, entry in entries]
+
+
+def own_networks(config: TrainConfig) -> dict[str, Any]:
+    """The user's network classes, by `actor` and `critic`."""
+    networks = {"actor": config.actor, "critic": config.critic}
+    return {
+        name: resolve_class(network.class_name, nn.Module, f"{name}.class_name")
+        for name, network in networks.items()
+        if network.class_name is not None
+    }
 
 
 def build(entry: Mapping[str, Any], base: type[C], key: str, known: Mapping[str, str] | None = None) -> C:

@@ -117,3 +117,11 @@ class TrainConfig:
                 f"algorithm.num_mini_batches ({batches}) is more than the {rows} samples of a rollout "
                 f"(num_envs {self.num_envs} x num_steps_per_env {self.num_steps_per_env}); lower it."
             )
+        length = self.algorithm.sequence_length
+        if length is not None and (self.actor.rnn_type or self.critic.rnn_type):
+            sequences = self.num_envs * -(-self.num_steps_per_env // length)
+            if sequences < batches:
+                raise ConfigError(
+                    f"algorithm.sequence_length ({length}) leaves {sequences} sequences for {batches} "
+                    "mini-batches; shorten it or lower num_mini_batches."
+                )

@@ -51,6 +51,7 @@ def frames(
             "environment 0."
         )
     stride = 1 if fps is None or not env.step_dt else max(1, round(1.0 / (fps * env.step_dt)))
+    reset = getattr(policy, "reset", None)
     obs = env.reset(seed=seed)
     for i in range(num_frames):
         yield _checked(render(), env)
@@ -58,7 +59,10 @@ def frames(
             for _ in range(stride):
                 with torch.no_grad():
                     actions = policy(obs)
-                obs = env.step(actions).observations
+                step = env.step(actions)
+                obs = step.observations
+                if reset is not None:
+                    reset(step.starts)
 
 
 def real_time_fps(env: VecEnv, fps: float = DEFAULT_FPS) -> float:

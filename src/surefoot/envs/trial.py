@@ -63,11 +63,20 @@ class SampledActions:
     def sample(self, observations: Observations) -> Tensor:
         sample = torch.as_tensor(np.asarray(self._space.sample()))
         mask = observations.get("action_mask")
-        if mask is not None and isinstance(self._single, spaces.Discrete):
-            allowed = mask.cpu().flatten(1).float()
-            sample = torch.multinomial(allowed, 1, generator=self._generator)[:, 0] + int(self._single.start)
+        if mask is not None:
+            sample = self._allowed(sample, mask.cpu().flatten(1).float())
         dtype = torch.float32 if isinstance(self._single, spaces.Box) else torch.int64
         return sample.to(self._device, dtype)
+
+    def _allowed(self, sample: Tensor, mask: Tensor) -> Tensor:
+        """A sample of what the mask [N, K] allows; a bit that it forbids is 0."""
+        if isinstance(self._single, spaces.MultiBinary):
+            return sample * mask.reshape(sample.shape).to(sample.dtype)
+        if not isinstance(self._single, spaces.Discrete | spaces.MultiDiscrete):
+            return sample
+        sizes = getattr(self._single, "nvec", np.array([getattr(self._single, "n", 1)])).flatten().tolist()
+        columns = [torch.multinomial(part, 1, generator=self._generator) for part in mask.split(sizes, 1)]
+        return torch.cat(columns, 1).reshape(sample.shape) + torch.as_tensor(self._single.start)
 
 
 class TrialRun:

@@ -10,6 +10,8 @@ from surefoot.algorithm.extension import Extension
 from surefoot.algorithm.losses import masked_mean
 from surefoot.errors import ConfigError
 from surefoot.networks.actor_critic import ActorCritic
+from surefoot.networks.config import EstimatorConfig
+from surefoot.networks.encoders import part_size
 from surefoot.types import Batch, EnvSpec, PolicyOutput
 
 
@@ -32,18 +34,7 @@ class AuxiliaryPrediction(Extension):
         self.target, self.part, self.coef = target, slice(start, stop), coef
 
     def setup(self, spec: EnvSpec, policy: ActorCritic) -> None:
-        if self.target not in spec.observation_spaces:
-            raise ConfigError(
-                f"AuxiliaryPrediction wants the observation group '{self.target}'; the environment has "
-                f"{sorted(spec.observation_spaces)}."
-            )
-        shape = spec.observation_spaces[self.target].shape or ()
-        width = len(range(*self.part.indices(shape[-1] if shape else 0)))
-        if len(shape) != 1 or not width:
-            raise ConfigError(
-                f"AuxiliaryPrediction: {self.part} of the group '{self.target}', of shape {tuple(shape)}, is "
-                "empty or not a vector."
-            )
+        width = part_size(spec.observation_spaces, self.target, self.part, "AuxiliaryPrediction")
         self.head = nn.Linear(policy.num_actor_features, width)
 
     def observation_groups(self) -> Sequence[str]:
@@ -56,3 +47,29 @@ class AuxiliaryPrediction(Extension):
         target = batch.observations[self.target][..., self.part]
         error = (self.head(out.actor_features) - target).square().mean(-1)
         return {"Aux/prediction": self.coef * masked_mean(error, batch.mask)}
+
+
+class EstimatorLoss(Extension):
+    """Trains the estimator inside the actor (`actor.estimator`) on what it is to predict.
+
+    Args:
+        coef: Weight of the mean squared error, in units of the target.
+    """
+
+    def __init__(self, coef: float = 1.0) -> None:
+        super().__init__()
+        self.coef = coef
+
+    def setup(self, spec: EnvSpec, policy: ActorCritic) -> None:
+        if policy.estimator is None:
+            raise ConfigError("EstimatorLoss needs a policy with actor.estimator.")
+        self.estimator: EstimatorConfig = policy.estimator
+
+    def observation_groups(self) -> Sequence[str]:
+        return (self.estimator.group,)
+
+    def loss(self, batch: Batch, out: PolicyOutput, policy: ActorCritic) -> dict[str, Tensor]:
+        assert out.estimate is not None
+        target = batch.observations[self.estimator.group][..., self.estimator.part]
+        error = (out.estimate - target).square().mean(-1)
+        return {"Aux/estimator": self.coef * masked_mean(error, batch.mask)}

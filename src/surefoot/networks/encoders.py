@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from surefoot.errors import ConfigError
+from surefoot.errors import ConfigError, did_you_mean
 from surefoot.networks.config import NetworkConfig
 
 # In place where the gradient needs only the result: ELU's then needs no exponential.
@@ -53,6 +53,11 @@ def init_linear(linear: nn.Linear, config: NetworkConfig, gain: float) -> None:
         nn.init.zeros_(linear.bias)
 
 
+def at_least_float32(x: Tensor) -> Tensor:
+    """Low precision ends where the heads begin: PPO works on small differences of log-probabilities."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
 def vector_size(space: gymnasium.Space[Any], group: str) -> int:
     """Entries that an observation of `space` takes in a network's input vector.
 
@@ -82,3 +87,23 @@ def as_vector(space: gymnasium.Space[Any], x: Tensor) -> Tensor:
     vector = x if x.is_floating_point() else x.to(torch.get_default_dtype())
     dims = len(space.shape or ())
     return vector if dims == 1 else vector.flatten(-dims) if dims else vector.unsqueeze(-1)
+
+
+def part_size(spaces: Mapping[str, gymnasium.Space[Any]], group: str, part: slice, what: str) -> int:
+    """Numbers in the part of a group that `what` wants to predict.
+
+    Raises:
+        ConfigError: there is no such group, or no such part.
+    """
+    if group not in spaces:
+        raise ConfigError(
+            f"{what} wants the observation group '{group}'; the environment has {sorted(spaces)}."
+            f"{did_you_mean(group, spaces)}"
+        )
+    shape = spaces[group].shape or ()
+    size = len(range(*part.indices(shape[-1] if shape else 0)))
+    if len(shape) != 1 or not size:
+        raise ConfigError(
+            f"{what}: {part} of the group '{group}', of shape {tuple(shape)}, is empty or not a vector."
+        )
+    return size

@@ -10,13 +10,20 @@ from torch import Tensor, nn
 from surefoot.errors import ConfigError, did_you_mean
 from surefoot.networks.config import NetworkConfig
 from surefoot.networks.encoders import as_vector, vector_size
+from surefoot.networks.images import ImageShape, image_shape
 from surefoot.networks.normalizers import RunningNormalizer
 from surefoot.types import EnvSpec, MirrorMap, Observations
 
 SETS = ("actor", "critic")
 
+MASK_GROUP = "action_mask"
+"""The group that says which discrete actions are allowed; never a network's input."""
+PIXELS = "pixels."
+"""Before the name of an image group among the inputs."""
+
 Inputs = dict[str, Tensor]
-"""Network inputs by name, [..., D]: `actor`, `critic` (absent where it equals `actor`), `actor_mirror`."""
+"""Network inputs by name: the vectors `actor`, `critic` (absent where it equals `actor`) and `actor_mirror`
+[..., D]; the raw pixels of each image group; and `action_mask` where actions are masked."""
 
 
 class InputPipeline(nn.Module):
@@ -28,10 +35,12 @@ class InputPipeline(nn.Module):
         wanted: Observation groups by network; default: the group of that name, else `policy`, else all.
         is_shared: One trunk serves both.
         is_mirrored: Also make the actor's input for the mirror image.
+        is_masked: Also pass on the mask of allowed actions.
 
     Attributes:
         groups: As resolved.
-        sizes: D of each network's input.
+        images: The image groups of each network, with their layout.
+        sizes: D of each network's vector.
         critic_name: `actor` where both networks read the same input, which is then made once.
     """
 
@@ -44,6 +53,7 @@ class InputPipeline(nn.Module):
         wanted: Mapping[str, Sequence[str]],
         is_shared: bool,
         is_mirrored: bool,
+        is_masked: bool = False,
     ) -> None:
         super().__init__()
         self.spaces = dict(spec.observation_spaces)
@@ -53,21 +63,39 @@ class InputPipeline(nn.Module):
                 f"network 'shared' needs the same observation groups for actor {self.groups['actor']} and "
                 f"critic {self.groups['critic']}; use network 'separate'."
             )
-        self.sizes = {s: sum(vector_size(self.spaces[g], g) for g in self.groups[s]) for s in SETS}
-        treatment = {s: (self.groups[s], configs[s].obs_normalization, configs[s].obs_clip) for s in SETS}
+        self.is_masked = is_masked
+        shares_images = is_shared or configs["critic"].cnn == "shared"
+        self.images = {s: self._images_of(s, configs["actor" if shares_images else s]) for s in SETS}
+        if shares_images and self.images["actor"] != self.images["critic"]:
+            raise ConfigError(
+                f"critic.cnn 'shared' needs the same image groups for actor {list(self.images['actor'])} and "
+                f"critic {list(self.images['critic'])}."
+            )
+        self._vectors = {s: [g for g in self.groups[s] if g not in self.images[s]] for s in SETS}
+        self.sizes = {s: sum(vector_size(self.spaces[g], g) for g in self._vectors[s]) for s in SETS}
+        treatment = {s: (self._vectors[s], configs[s].obs_normalization, configs[s].obs_clip) for s in SETS}
         self.critic_name = "actor" if is_shared or treatment["critic"] == treatment["actor"] else "critic"
         # the dtype of everything that enters a network: it moves with the module
         self.register_buffer("like", torch.zeros(()), persistent=False)
         self.normalizers = nn.ModuleDict()
         for name in dict.fromkeys(("actor", self.critic_name)):
-            if configs[name].obs_normalization:
+            if configs[name].obs_normalization and self.sizes[name]:
                 self.normalizers[name] = RunningNormalizer(self.sizes[name], configs[name].obs_clip)
         self.mirror = mirror_of(spec, self.groups["actor"]) if is_mirrored else None
+
+    @property
+    def read(self) -> list[str]:
+        """Every group that something here reads."""
+        groups = [*self.groups["actor"], *self.groups["critic"]]
+        return [*dict.fromkeys(groups), *([MASK_GROUP] if self.is_masked else [])]
 
     def forward(self, observations: Observations, sets: Sequence[str] = SETS) -> Inputs:
         """The inputs of the named networks."""
         names = dict.fromkeys(self.critic_name if s == "critic" else s for s in sets)
         inputs = {name: self._normalize(name, self.concatenate(name, observations)) for name in names}
+        inputs |= {f"{PIXELS}{g}": observations[g] for s in sets for g in self.images[s]}
+        if self.is_masked and "actor" in sets:
+            inputs[MASK_GROUP] = observations[MASK_GROUP].bool()
         if self.mirror and "actor" in sets:
             # the raw observation is mirrored: its statistics need not be symmetric
             mirrored = self.mirror.mirror_observations({g: observations[g] for g in self.groups["actor"]})
@@ -75,8 +103,13 @@ class InputPipeline(nn.Module):
         return inputs
 
     def concatenate(self, name: str, observations: Observations) -> Tensor:
-        """The groups of one network as a vector [..., D], not normalised."""
-        vectors = [as_vector(self.spaces[g], observations[g]).to(self.like.dtype) for g in self.groups[name]]
+        """The vector groups of one network [..., D], not normalised; D is 0 where all are images."""
+        groups = self._vectors[name]
+        vectors = [as_vector(self.spaces[g], observations[g]).to(self.like.dtype) for g in groups]
+        if not vectors:
+            group = self.groups[name][0]
+            pixels = observations[group]
+            return self.like.new_zeros(*pixels.shape[: pixels.dim() - len(self.spaces[group].shape or ())], 0)
         return vectors[0] if len(vectors) == 1 else torch.cat(vectors, -1)
 
     def update(self, observations: Observations, mask: Tensor | None = None) -> None:
@@ -88,6 +121,10 @@ class InputPipeline(nn.Module):
         """Provisional statistics, in use until the first `update`."""
         for name, normalizer in self._each_normalizer():
             normalizer.warm_up([self.concatenate(name, b) for b in batches])
+
+    def _images_of(self, name: str, config: NetworkConfig) -> dict[str, ImageShape]:
+        shapes = {g: image_shape(self.spaces[g], g, config) for g in self.groups[name]}
+        return {g: shape for g, shape in shapes.items() if shape is not None}
 
     def _normalize(self, name: str, x: Tensor) -> Tensor:
         return self.normalizers[name](x) if name in self.normalizers else x
@@ -114,7 +151,7 @@ def resolve_groups(spaces: Mapping[str, object], wanted: Mapping[str, Sequence[s
         elif "policy" in spaces:
             groups[name] = ["policy"]
         else:
-            groups[name] = [g for g in spaces if g != "action_mask"]
+            groups[name] = [g for g in spaces if g != MASK_GROUP]
         if not groups[name]:
             raise ConfigError(f"obs_groups.{name} is empty; the environment has the groups {sorted(spaces)}.")
         for group in groups[name]:

@@ -86,9 +86,9 @@ class ValueNormalizer(nn.Module):
 
     @torch.no_grad()
     def update(self, returns: Tensor, mask: Tensor | None, last_layer: nn.Linear) -> None:
-        """Count returns [R] and rescale the critic's last layer so that every value stays what it was."""
+        """Count returns of any shape; rescale the critic's last layer so that every value stays as it was."""
         old_shift, old_scale = self.statistics.shift.clone(), self.statistics.scale.clone()
-        self.statistics.update(returns.unsqueeze(-1), mask)
+        self.statistics.update(returns.reshape(-1, 1), None if mask is None else mask.reshape(-1))
         ratio = self.statistics.scale / old_scale
         last_layer.weight.mul_(ratio)
         last_layer.bias.mul_(ratio).add_((old_shift - self.statistics.shift) * self.statistics.scale)

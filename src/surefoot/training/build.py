@@ -11,7 +11,14 @@ import torch
 
 from surefoot import distributed
 from surefoot.algorithm.ppo import PPO
-from surefoot.config import SurefootWarning, TrainConfig, build_config, build_extensions, warn_about
+from surefoot.config import (
+    SurefootWarning,
+    TrainConfig,
+    build_config,
+    build_extensions,
+    own_networks,
+    warn_about,
+)
 from surefoot.envs.vec_env import VecEnv
 from surefoot.networks.actor_critic import ActorCritic
 from surefoot.training.env_spec import spec_of
@@ -37,7 +44,9 @@ def resolve_config(config: TrainConfig | Mapping[str, Any], total_envs: int) -> 
 def build_policy(spec: EnvSpec, config: TrainConfig) -> ActorCritic:
     """The networks with initial weights by the run's seed, on the device of `spec`."""
     with seeded(distributed.stream_seed(config.seed, "weights")):
-        policy = ActorCritic(spec, config.actor, config.critic, config.obs_groups, config.network)
+        policy = ActorCritic(
+            spec, config.actor, config.critic, config.obs_groups, config.network, own_networks(config)
+        )
     return policy.to(spec.device)
 
 

@@ -27,7 +27,7 @@ from surefoot.types import EnvSpec, Observations, Step
 Act = Callable[[Observations], Tensor]
 """Observations [N, ...] to actions for the environment [N, ...]."""
 Reset = Callable[[Tensor | None], None]
-"""Which episodes ended, [N] bool; None: all begin."""
+"""Where the next row begins from nothing, [N] bool; None: everywhere."""
 
 MAX_STEPS_WITHOUT_END = 100_000
 """Steps without any episode's end after which an evaluation gives up."""
@@ -69,7 +69,7 @@ def evaluate(
         while not tally.is_complete and not (should_stop and should_stop()):
             step = conform_step(env, env.step(act(observations)))
             tally.add(step)
-            reset_memory(step.terminated | step.truncated)
+            reset_memory(step.starts)
             observations = step.observations
     return tally.result()
 

@@ -69,7 +69,9 @@ class SkippedUpdateGuard:
         warnings.warn(
             f"{fault}; going back to the last good weights at half the learning rate.", stacklevel=2
         )
-        self._alg.load_state({**self._good, "iteration": self._alg.iteration})
+        # the environments went on: where they are, and what the policy remembers of them, stays
+        here = {key: self._alg.state()[key] for key in ("iteration", "is_first", "hidden")}
+        self._alg.load_state({**self._good, **here})
         self._in_a_row, self._good = 0, None
         self._halve_learning_rate()
 

@@ -17,6 +17,7 @@ from surefoot.envs.conform import conform_observations, conform_step
 from surefoot.envs.vec_env import VecEnv
 from surefoot.errors import CheckpointError, ConfigError
 from surefoot.training import resume
+from surefoot.training.action_masks import ActionMaskGuard
 from surefoot.training.build import build_algorithm, resolve_config
 from surefoot.training.checkpoint import find_checkpoint, load_checkpoint
 from surefoot.training.devices import observations_to, step_to
@@ -95,6 +96,7 @@ class OnPolicyRunner:
         self.episodes = EpisodeStatistics(num_envs, num_steps, self.device)
         self.env_log = EnvLog()
         self.guard = NonFiniteGuard(self.config.on_nonfinite, num_envs, self.device)
+        self.masks = ActionMaskGuard(env.action_space, self.device)
         self.skips = SkippedUpdateGuard(self.alg, self.config.on_skipped)
         self._time_limits = TimeLimitWatch(env.max_episode_length, num_envs)
         self._outliers, self._rates = RewardWatch(), LearningRateWatch(self.config.algorithm)
@@ -153,12 +155,14 @@ class OnPolicyRunner:
             self.alg.process_env_step(step)
             self.observations = step.observations
         self.guard.finish_rollout()
+        self.masks.finish_rollout()
         return self.observations
 
     def _step(self, actions: torch.Tensor) -> Step:
         """One step of the environments: held against the contract, guarded, counted."""
         step = conform_step(self.env, self.env.step(actions.to(self.env.device)))
         step = self.guard.check(step_to(step, self.device), self.alg.storage)
+        self.masks.check(step.observations, step)
         self.episodes.record(step)
         self.env_log.add(step)
         clip = self.config.env.reward_clip
@@ -226,6 +230,7 @@ class OnPolicyRunner:
             stream = "env" if self.iteration == 0 else f"env/{self.iteration}"
             observations = conform_observations(self.env, self.env.reset(seed=self.stream_seed(stream)))
             self.observations = self.guard.check_reset(observations_to(observations, self.device))
+            self.masks.check(self.observations)
             self.episodes.forget_running()
             self.policy.reset()
             self.alg.storage.is_first[0] = True
@@ -245,10 +250,13 @@ class OnPolicyRunner:
                 assert self.observations is not None
                 yield self.observations
                 actions = self.policy.act(self.observations, deterministic=False, generator=generator)
-                self.observations = self._step(actions).observations
+                step = self._step(actions)
+                self.policy.reset(step.starts)
+                self.observations = step.observations
                 self.env_steps += self.total_envs
 
         self.alg.warm_up(observations())
+        self.policy.reset()
 
     # ------------------------------------------------------------------ for users
 

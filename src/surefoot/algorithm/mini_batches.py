@@ -1,0 +1,99 @@
+"""From a rollout to mini-batches: rows in random order, or sequences for recurrent policies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from surefoot.algorithm.sequences import cut_sequences, starting_states
+from surefoot.algorithm.stored import GatheredObservations
+from surefoot.types import Batch, Hidden
+
+if TYPE_CHECKING:
+    from surefoot.algorithm.rollout_storage import RolloutStorage
+
+
+def flat_mini_batches(
+    rollout: RolloutStorage,
+    num_mini_batches: int,
+    num_epochs: int,
+    generator: torch.Generator | None,
+    permutation: Tensor | None,
+) -> Iterator[Batch]:
+    """As `RolloutStorage.mini_batch_generator`."""
+    rows, fields = rollout.valid_rows(), _fields(rollout)
+    # one gather per epoch, the mini-batches are slices of it; a second copy of all pixels would be too much
+    late = {name: x for name, x in fields.items() if x.dtype == torch.uint8}
+    early = {name: x for name, x in fields.items() if name not in late}
+    for _ in range(num_epochs):
+        order = permutation
+        if order is None:
+            order = rows[torch.randperm(rows.shape[0], generator=generator, device=rollout.device)]
+        gathered = {name: x[order] for name, x in early.items()}
+        start = 0
+        for index in order.tensor_split(num_mini_batches):
+            stop = start + index.shape[0]
+            part = {name: x[start:stop] for name, x in gathered.items()}
+            yield _batch(rollout, part | {name: x[index] for name, x in late.items()}, index)
+            start = stop
+
+
+def sequence_mini_batches(
+    rollout: RolloutStorage, num_mini_batches: int, num_epochs: int, generator: torch.Generator | None
+) -> Iterator[Batch]:
+    """As `RolloutStorage.recurrent_mini_batch_generator`."""
+    cut = cut_sequences(rollout.is_first[:-1], rollout.valid, rollout.sequence_length, rollout.burn_in)
+    states = {name: starting_states(cut, kept) for name, kept in rollout.hidden.items()}
+    fields = _fields(rollout)
+    for _ in range(num_epochs):
+        order = torch.randperm(cut.env.shape[0], generator=generator, device=rollout.device)
+        for chosen in order.tensor_split(num_mini_batches):
+            index = cut.index[:, chosen]
+            gathered = {name: x[index] for name, x in fields.items()}
+            hidden = {name: x[chosen] for name, x in states.items()}
+            yield _batch(rollout, gathered, index, cut.mask[:, chosen], hidden)
+
+
+def _fields(rollout: RolloutStorage) -> dict[str, Tensor]:
+    """What every mini-batch holds, [T·N, ...] each."""
+    t = rollout.num_transitions_per_env
+    fields = {
+        "actions": rollout.actions,
+        "old_log_prob": rollout.actions_log_prob,
+        "old_value": rollout.values[:t],
+        "advantage": rollout.advantages,
+        "returns": rollout.returns,
+    }
+    fields |= {f"distribution.{name}": x for name, x in rollout.distribution.items()}
+    fields |= {f"inputs.{name}": x[:t] for name, x in rollout.inputs.items()}
+    return {name: x.flatten(0, 1) for name, x in fields.items()}
+
+
+def _batch(
+    rollout: RolloutStorage,
+    fields: dict[str, Tensor],
+    index: Tensor,
+    mask: Tensor | None = None,
+    hidden: Hidden | None = None,
+) -> Batch:
+    def part(prefix: str) -> dict[str, Tensor]:
+        return {k.removeprefix(prefix): fields.pop(k) for k in [*fields] if k.startswith(prefix)}
+
+    return Batch(
+        old_distribution=part("distribution."),
+        inputs=part("inputs."),
+        observations=GatheredObservations(rollout.observations, index),
+        actions=fields["actions"],
+        old_log_prob=fields["old_log_prob"],
+        old_value=fields["old_value"],
+        advantage=fields["advantage"],
+        returns=fields["returns"],
+        index=index,
+        num_sampled=index.shape[-1],
+        rollout=rollout,
+        mask=mask,
+        hidden=hidden or {},
+    )

@@ -1,0 +1,89 @@
+"""Values of a whole rollout, in a few large calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from surefoot.algorithm.rollout_storage import RolloutStorage
+from surefoot.networks.actor_critic import ActorCritic
+from surefoot.networks.encoders import at_least_float32
+from surefoot.networks.inputs import Inputs
+from surefoot.networks.memory import forget
+
+BLOCK_ROWS = 16384
+"""Rows per call: large enough to be fast, small enough to stay in memory."""
+BLOCK_NUMBERS = 2**24
+"""Numbers of input per call, which matters for images."""
+
+
+def rollout_values(policy: ActorCritic, rollout: RolloutStorage) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """V of every row [T+1, N] with the present weights; what stands for V(s') at a time limit [T, N]; and the
+    critic's memory before row T [N, K].
+
+    Keeps the critic's states where sequences may start.
+    """
+    inputs = _of_critic(policy, rollout.inputs)
+    finals = _of_critic(policy, policy.inputs(rollout.final_observations, ("critic",)))
+    memory: dict[str, Tensor] = {}
+    if policy.value_body.state_size:
+        values, final_values, memory = _recurrent_values(policy, rollout, inputs, finals)
+    else:
+        values, final_values = _in_blocks(policy.value_of, inputs, 2), _in_blocks(policy.value_of, finals, 1)
+    bootstrap = values[:-1].clone()  # where the final observation is not known, V(s_t) stands in
+    bootstrap.view(-1)[rollout.final_index] = final_values
+    return values, bootstrap, memory
+
+
+def _recurrent_values(
+    policy: ActorCritic, rollout: RolloutStorage, inputs: Inputs, finals: Inputs
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Only the memory goes step by step, all environments together: nothing is padded, whatever the ends.
+
+    A final observation is one step more in its episode, apart from the state that goes on.
+    """
+    body, name = policy.value_body, "critic" if policy.critic else "actor"
+    memory, num_steps = body.memory, rollout.num_transitions_per_env
+    assert memory is not None
+    with body.low_precision(rollout.device):
+        x, final_x = _in_blocks(body.encode, inputs, 2), _in_blocks(body.encode, finals, 1)
+        state = rollout.hidden[name][0]
+        outs: list[Tensor] = []
+        final_outs = [final_x.new_zeros(0, memory.num_features)]
+        ends = rollout.finals.steps()
+        before = state
+        for t in range(num_steps + 1):
+            before = forget({name: state}, rollout.is_first[t])[name]
+            if policy.critic is not None:
+                rollout.keep_hidden(name, t, before)
+            out, state = memory.step(x[t], before)
+            outs.append(out)
+            if t in ends:
+                rows, part = ends[t]
+                final_outs.append(memory.step(final_x[part], state[rows])[0])
+        remembered = torch.stack(outs)
+        features = _in_blocks(lambda i: body.think(i["x"])[0], {"x": remembered}, 2)
+        final_features = body.think(torch.cat(final_outs))[0]
+    carry = {} if policy.critic is None else {name: before}
+    values = [policy.value_on(at_least_float32(f)) for f in (features, final_features)]
+    return values[0], values[1], carry
+
+
+def _of_critic(policy: ActorCritic, inputs: Inputs) -> Inputs:
+    """What the value network reads."""
+    pipeline = policy.inputs
+    names = [pipeline.critic_name, *(f"pixels.{g}" for g in pipeline.images["critic"])]
+    return {name: inputs[name] for name in names}
+
+
+def _in_blocks(function: Callable[[Inputs], Tensor], inputs: Inputs, num_leading: int) -> Tensor:
+    """`function` of inputs with `num_leading` dimensions before each row's own, a block at a time."""
+    lead = next(iter(inputs.values())).shape[:num_leading]
+    rows = {name: x.flatten(0, num_leading - 1) for name, x in inputs.items()}
+    numbers = sum(x.shape[1:].numel() for x in rows.values())
+    size = max(1, min(BLOCK_ROWS, BLOCK_NUMBERS // max(numbers, 1)))
+    parts = [x.split(size) for x in rows.values()]
+    blocks = [function(dict(zip(rows, block, strict=True))) for block in zip(*parts, strict=True)]
+    return torch.cat(blocks).unflatten(0, lead)

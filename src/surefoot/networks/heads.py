@@ -1,0 +1,286 @@
+"""Action heads: features to a distribution over raw actions."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import gymnasium
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from surefoot.errors import ConfigError
+from surefoot.networks.config import DistributionConfig
+from surefoot.networks.distributions import Bernoulli, Beta, Categorical, Gaussian, SquashedGaussian
+from surefoot.networks.encoders import at_least_float32
+from surefoot.types import Distribution
+
+spaces = gymnasium.spaces
+
+
+class Head(nn.Module, ABC):
+    """Features [..., F] to a distribution over raw actions [..., A]."""
+
+    linear: nn.Linear
+    """The last layer."""
+    kl_kind: ClassVar[str] = "exact"
+    """That of the distribution."""
+
+    @abstractmethod
+    def forward(self, features: Tensor, mask: Tensor | None = None) -> Distribution:
+        """`mask` [..., K] is True where a choice is allowed; only heads of counted actions take one."""
+
+    @abstractmethod
+    def rebuild(self, params: Mapping[str, Tensor]) -> Distribution:
+        """The distribution with these parameters, as they came from `Distribution.params`."""
+
+    def project(self) -> None:
+        """Bring bounded parameters back into their range; nothing by default."""
+
+    def explore(self, num_envs: int, step: int, generator: torch.Generator) -> None:
+        """Called before each step of a rollout, for noise that lasts over several; nothing by default."""
+
+    def end_exploration(self) -> None:
+        """The rollout is complete."""
+
+    def check_mask(self, space: gymnasium.Space[Any]) -> None:
+        """Refuse a space of action masks that does not fit the actions."""
+        raise ConfigError(
+            "the environment gives an action_mask, but its actions are a Box: only Discrete, MultiDiscrete "
+            "and MultiBinary actions can be masked. Take the group out."
+        )
+
+
+def straight_through_clamp(x: Tensor, low: float, high: float) -> Tensor:
+    """Exactly the bound outside the range, with the gradient of `x` itself: never stuck there."""
+    return x.clamp(low, high).detach() + (x - x.detach())
+
+
+class GaussianHead(Head):
+    """A Gaussian or SquashedGaussian with one learned deviation per action.
+
+    `scalar` stores the deviation itself. Outside `std_range` the forward pass uses the nearest bound but the
+    gradient passes straight through, so that a parameter below the floor is never stuck there; `project`
+    brings it back into the range after each optimiser step. `log` stores the logarithm and bounds it the same
+    way.
+    """
+
+    def __init__(
+        self, num_features: int, num_actions: int, config: DistributionConfig, last_activation: str | None
+    ) -> None:
+        super().__init__()
+        self.linear = nn.Linear(num_features, num_actions)
+        self.bound_mean = last_activation == "tanh"
+        self.squashed = config.class_name == "SquashedGaussian"
+        self.is_log = config.std_type == "log"
+        low, high = config.std_range
+        self.low, self.high = (math.log(low), math.log(high)) if self.is_log else (low, high)
+        initial = math.log(config.init_std) if self.is_log else config.init_std
+        self.std_param = nn.Parameter(torch.full((num_actions,), initial))
+
+    @property
+    def std(self) -> Tensor:
+        """[A], positive and within the range."""
+        bounded = straight_through_clamp(self.std_param, self.low, self.high)
+        return bounded.exp() if self.is_log else bounded
+
+    def forward(self, features: Tensor, mask: Tensor | None = None) -> Distribution:
+        mean = at_least_float32(self.linear(features))
+        return self.rebuild({"mean": mean.tanh() if self.bound_mean else mean, "std": self.std})
+
+    def rebuild(self, params: Mapping[str, Tensor]) -> Distribution:
+        return _gaussian(params["mean"], params["std"], self.squashed)
+
+    @torch.no_grad()
+    def project(self) -> None:
+        self.std_param.clamp_(self.low, self.high)
+
+
+class StateDependentHead(Head):
+    """A Gaussian or SquashedGaussian whose deviation is a function of the features.
+
+    With `gsde` (Raffin et al. 2022, arXiv:2005.05719) the noise too: ε(s) = features(s) · W, where W is drawn
+    once for many steps, element fa with deviation σ_fa. At one state it is Gaussian, with the deviation
+    √(Σ_f features_f² σ_fa²); the gradient of the deviation stops at the features, as there.
+    """
+
+    def __init__(
+        self, num_features: int, num_actions: int, config: DistributionConfig, last_activation: str | None
+    ) -> None:
+        super().__init__()
+        self.linear = nn.Linear(num_features, num_actions)
+        self.bound_mean = last_activation == "tanh"
+        self.squashed = config.class_name == "SquashedGaussian"
+        self.low, self.high = config.std_range
+        self.interval = config.gsde_interval
+        self.log_std: nn.Linear | nn.Parameter
+        self.is_gsde = config.std_type == "gsde"
+        if self.is_gsde:
+            # features of size about 1 give the deviation asked for
+            initial = math.log(config.init_std / math.sqrt(num_features))
+            self.log_std = nn.Parameter(torch.full((num_features, num_actions), initial))
+        else:
+            self.log_std = nn.Linear(num_features, num_actions)
+            nn.init.orthogonal_(self.log_std.weight, 0.01)
+            nn.init.constant_(self.log_std.bias, math.log(config.init_std))
+        # set while a rollout is collected; drawn anew from a saved generator, so it is not saved itself
+        self._noise: Tensor | None = None
+
+    def forward(self, features: Tensor, mask: Tensor | None = None) -> Distribution:
+        mean = at_least_float32(self.linear(features))
+        mean = mean.tanh() if self.bound_mean else mean
+        if isinstance(self.log_std, nn.Linear):
+            log_std = at_least_float32(self.log_std(features))
+            std = straight_through_clamp(log_std, math.log(self.low), math.log(self.high)).exp()
+            return _gaussian(mean, std, self.squashed)
+        sigma, latent = self.log_std.exp(), features.detach()
+        variance = latent.square() @ sigma.square()
+        std = straight_through_clamp((variance + 1e-12).sqrt(), self.low, self.high)
+        noise = None
+        if self._noise is not None:
+            noise = torch.einsum("nf,nfa->na", latent, self._noise * sigma)
+        return _gaussian(mean, std, self.squashed, noise)
+
+    def rebuild(self, params: Mapping[str, Tensor]) -> Distribution:
+        return _gaussian(params["mean"], params["std"], self.squashed)
+
+    def explore(self, num_envs: int, step: int, generator: torch.Generator) -> None:
+        if isinstance(self.log_std, nn.Parameter) and (
+            step == 0 or (self.interval and step % self.interval == 0)
+        ):
+            noise = self.log_std.new_empty(num_envs, *self.log_std.shape)
+            self._noise = noise.normal_(generator=generator)
+
+    def end_exploration(self) -> None:
+        self._noise = None
+
+
+def _gaussian(mean: Tensor, std: Tensor, squashed: bool, noise: Tensor | None = None) -> Distribution:
+    gaussian = Gaussian(mean, std, noise)
+    return SquashedGaussian(gaussian) if squashed else gaussian
+
+
+class BetaHead(Head):
+    """A Beta distribution per action; both its parameters are 1 + softplus, so that it has one peak."""
+
+    def __init__(self, num_features: int, num_actions: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(num_features, 2 * num_actions)
+
+    def forward(self, features: Tensor, mask: Tensor | None = None) -> Distribution:
+        shape = 1 + functional.softplus(at_least_float32(self.linear(features)))
+        alpha, beta = shape.chunk(2, -1)
+        return Beta(alpha, beta)
+
+    def rebuild(self, params: Mapping[str, Tensor]) -> Distribution:
+        return Beta(params["alpha"], params["beta"])
+
+
+class CategoricalHead(Head):
+    """A Categorical over the values of a Discrete or of each entry of a MultiDiscrete space."""
+
+    column: Tensor
+    exists: Tensor
+
+    def __init__(self, num_features: int, sizes: list[int]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(num_features, sum(sizes))
+        # choices of unequal number side by side: [A, K] into the flat logits, and where there is one at all
+        choice = torch.arange(max(sizes))
+        counts = torch.tensor(sizes).unsqueeze(-1)
+        first = counts.cumsum(0) - counts
+        self.register_buffer("column", first + torch.minimum(choice, counts - 1), persistent=False)
+        self.register_buffer("exists", choice < counts, persistent=False)
+        self.is_even = len(set(sizes)) == 1
+
+    def forward(self, features: Tensor, mask: Tensor | None = None) -> Distribution:
+        logits = at_least_float32(self.linear(features))
+        if mask is not None:
+            logits = logits.masked_fill(~mask.flatten(logits.dim() - 1), -torch.inf)
+        if self.is_even:
+            return Categorical(logits.unflatten(-1, tuple(self.exists.shape)))
+        return Categorical(logits[..., self.column].masked_fill(~self.exists, -torch.inf))
+
+    def rebuild(self, params: Mapping[str, Tensor]) -> Distribution:
+        return Categorical(params["logits"])
+
+    def check_mask(self, space: gymnasium.Space[Any]) -> None:
+        _check_mask_size(space, self.linear.out_features, "one entry for each value of each action")
+
+
+class BernoulliHead(Head):
+    """A Bernoulli over each bit of a MultiBinary space."""
+
+    def __init__(self, num_features: int, num_bits: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(num_features, num_bits)
+
+    def forward(self, features: Tensor, mask: Tensor | None = None) -> Distribution:
+        logits = at_least_float32(self.linear(features))
+        if mask is not None:
+            logits = logits.masked_fill(~mask.flatten(logits.dim() - 1), -torch.inf)
+        return Bernoulli(logits)
+
+    def rebuild(self, params: Mapping[str, Tensor]) -> Distribution:
+        return Bernoulli(params["logits"])
+
+    def check_mask(self, space: gymnasium.Space[Any]) -> None:
+        _check_mask_size(space, self.linear.out_features, "one entry for each bit that may be 1")
+
+
+def _check_mask_size(space: gymnasium.Space[Any], size: int, what: str) -> None:
+    given = math.prod(space.shape or ())
+    if given != size:
+        raise ConfigError(f"action_mask has {given} entries; expected {size}: {what}.")
+
+
+FAMILIES: dict[type, tuple[str, ...]] = {
+    spaces.Box: ("Gaussian", "SquashedGaussian", "Beta"),
+    spaces.Discrete: ("Categorical",),
+    spaces.MultiDiscrete: ("MultiCategorical",),
+    spaces.MultiBinary: ("Bernoulli",),
+}
+"""Distributions that fit each kind of action space; the first is the default."""
+
+
+def make_head(
+    space: gymnasium.Space[Any], num_features: int, config: DistributionConfig, last_activation: str | None
+) -> Head:
+    """The head that fits the action space.
+
+    Raises:
+        ConfigError: the space has none, or not the one that the configuration names.
+    """
+    kind = next((k for k in FAMILIES if isinstance(space, k)), None)
+    if kind is None:
+        raise ConfigError(
+            f"action space {space} is not supported; use Box, Discrete, MultiDiscrete or MultiBinary. A Dict "
+            "or Tuple of them becomes one with a gymnasium.ActionWrapper that splits the flat action."
+        )
+    name = FAMILIES[kind][0] if config.class_name == "auto" else config.class_name
+    if name not in FAMILIES[kind]:
+        fitting = next(k for k, families in FAMILIES.items() if name in families).__name__
+        raise ConfigError(
+            f"actor.distribution.class_name '{name}' needs a {fitting} action space, not {space}; fitting: "
+            f"{', '.join(FAMILIES[kind])}."
+        )
+    if last_activation and name not in ("Gaussian", "SquashedGaussian"):
+        raise ConfigError(
+            f"actor.last_activation '{last_activation}' needs a Gaussian over a Box action space, not {name} "
+            f"over {space}."
+        )
+    if isinstance(space, spaces.Box):
+        num_actions = math.prod(space.shape)
+        if name == "Beta":
+            return BetaHead(num_features, num_actions)
+        by_state = config.std_type in ("state_dependent", "gsde")
+        gaussian = StateDependentHead if by_state else GaussianHead
+        return gaussian(num_features, num_actions, config, last_activation)
+    if isinstance(space, spaces.Discrete):
+        return CategoricalHead(num_features, [int(space.n)])
+    if isinstance(space, spaces.MultiDiscrete):
+        return CategoricalHead(num_features, space.nvec.flatten().tolist())
+    return BernoulliHead(num_features, math.prod(space.shape or ()))
