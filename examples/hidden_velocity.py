@@ -15,6 +15,7 @@ import numpy as np
 
 import surefoot
 
+
 def only(env: gymnasium.Env[Any, Any], kept: list[int]) -> gymnasium.Env[Any, Any]:
     """`env` with these entries of its observation alone."""
     space = env.observation_space

@@ -112,7 +112,13 @@ class Task:
         observations = {}
         for group, space in ppo.spec.observation_spaces.items():
             size = (ppo.spec.num_envs, *(space.shape or ()))
-            if isinstance(space, gymnasium.spaces.Discrete):
+            if group == "action_mask":
+                mask = torch.rand(size, generator=self.generator) < 0.5
+                mask[..., 0] |= ~mask.any(-1)
+                observations[group] = mask.float()
+            elif space.dtype == np.uint8:
+                observations[group] = torch.randint(256, size, generator=self.generator, dtype=torch.uint8)
+            elif isinstance(space, gymnasium.spaces.Discrete):
                 observations[group] = torch.randint(int(space.n), size, generator=self.generator) + int(
                     space.start
                 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor, nn
 
@@ -34,11 +36,15 @@ class Memory(nn.Module):
         if x.shape[1] == 0:
             return x.new_zeros(*x.shape[:-1], self.num_features), state
         states = state.view(-1, self.num_states, self.num_features).transpose(0, 1).contiguous()
-        if self.is_lstm:
-            out, after = self.rnn(x, states.tensor_split(2))
-            return out, self._rows(torch.cat(after))
-        out, after = self.rnn(x, states)
-        return out, self._rows(after)
+        if x.is_cpu and x.dtype == torch.bfloat16:
+            x = x.float()
+        # the CPU has no LSTM in low precision on every machine, and no faster GRU
+        with torch.autocast(x.device.type, enabled=False) if x.is_cpu else nullcontext():
+            if self.is_lstm:
+                out, after = self.rnn(x, states.tensor_split(2))
+                return out, self._rows(torch.cat(after))
+            out, after = self.rnn(x, states)
+            return out, self._rows(after)
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One step: inputs [N, D] to outputs [N, H], and the state after it."""
