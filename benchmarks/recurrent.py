@@ -9,6 +9,10 @@ actor and critic each under a linear head; every step ends an episode with proba
 learn from the same noise, a fresh rollout for each repetition, and alternate; only the update is timed. Every
 row is valid, so all learn from equally many. A peer that is not installed is named and left out.
 
+What differs: the feed-forward reference has layers of 256, 128 and 64 units. RSL-RL's mini-batches are the
+same 128 environments each epoch, ours random sequences. sb3-contrib has no GRU, does not adapt its learning
+rate, clips the gradients of actor and critic jointly and normalises advantages in each mini-batch.
+
 Ratios are medians over the repetitions, of the process's CPU time first: on a shared machine the wall clock,
 beside it, also counts what others do.
 """

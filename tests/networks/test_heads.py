@@ -117,8 +117,8 @@ def test_a_state_dependent_deviation_has_noise_anew_at_each_sample() -> None:
 def test_the_deviation_of_gsde_is_that_of_a_sum_of_independent_noise() -> None:
     head, features = state_dependent("gsde"), torch.randn(6, 4, generator=seeded(0))
     with torch.no_grad():
-        head.log_std.copy_(0.3 * torch.randn(4, 2, generator=seeded(1)))  # pyright: ignore
-    expected = (features.square() @ (2 * head.log_std).exp()).sqrt()  # pyright: ignore
+        head.log_std.copy_(0.3 * torch.randn(4, 2, generator=seeded(1)))
+    expected = (features.square() @ (2 * head.log_std).exp()).sqrt()
     torch.testing.assert_close(head(features).params["std"], expected)
 
 
@@ -133,7 +133,7 @@ def test_the_features_do_not_learn_from_the_deviation_of_gsde() -> None:
     head, features = state_dependent("gsde"), torch.ones(3, 4, requires_grad=True)
     std = head(features).params["std"]
     assert torch.autograd.grad(std.sum(), features, allow_unused=True, retain_graph=True) == (None,)
-    (gradient,) = torch.autograd.grad(std.sum(), head.log_std)  # pyright: ignore
+    (gradient,) = torch.autograd.grad(std.sum(), head.log_std)
     assert (gradient > 0).all()
 
 
@@ -145,7 +145,7 @@ def test_outside_its_range_the_deviation_of_gsde_is_the_bound_and_still_learns(
     set_log_std(head, value)
     std = head(torch.ones(3, 4)).params["std"]
     torch.testing.assert_close(std, torch.full((3, 2), bound))
-    (gradient,) = torch.autograd.grad(std.sum(), head.log_std)  # pyright: ignore
+    (gradient,) = torch.autograd.grad(std.sum(), head.log_std)
     assert (gradient > 0).all()
 
 
@@ -183,7 +183,7 @@ def test_without_an_interval_the_noise_of_gsde_lasts_for_the_rollout() -> None:
 def test_over_many_noise_functions_the_noise_of_gsde_has_its_deviation() -> None:
     head = state_dependent("gsde")
     with torch.no_grad():
-        head.log_std.copy_(torch.randn(4, 2, generator=seeded(1)) - 1)  # pyright: ignore
+        head.log_std.copy_(torch.randn(4, 2, generator=seeded(1)) - 1)
     features = torch.tensor([[0.5, -1.0, 2.0, 0.1]]).expand(50_000, 4)
     head.explore(50_000, 0, seeded(0))
     noise = noise_of(head, features)
@@ -308,7 +308,7 @@ def test_a_head_rebuilds_its_distribution_from_the_stored_parameters(name: str) 
     assert again.kl(other).min().item() > 0
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", [name for name in MAKERS if "gsde" not in name])
 def test_low_precision_ends_at_every_last_layer(name: str) -> None:
     head = MAKERS[name]()
     with torch.autocast("cpu", torch.bfloat16):
@@ -346,10 +346,20 @@ def test_the_head_fits_each_kind_of_space() -> None:
     ("space", "name", "last_activation", "message"),
     [
         (DISCRETE, "Beta", None, r"'Beta' needs a Box action space, not Discrete\(5\).*Categorical"),
-        (SEVERAL, "Categorical", None, r"'Categorical' needs a Discrete.*not MultiDiscrete.*MultiCategorical"),
+        (
+            SEVERAL,
+            "Categorical",
+            None,
+            r"'Categorical' needs a Discrete.*not MultiDiscrete.*MultiCategorical",
+        ),
         (DISCRETE, "MultiCategorical", None, "'MultiCategorical' needs a MultiDiscrete"),
         (BITS, "MultiCategorical", None, r"needs a MultiDiscrete.*not MultiBinary\(4\).*Bernoulli"),
-        (BOX, "Bernoulli", None, "'Bernoulli' needs a MultiBinary.*not Box.*Gaussian, SquashedGaussian, Beta"),
+        (
+            BOX,
+            "Bernoulli",
+            None,
+            "'Bernoulli' needs a MultiBinary.*not Box.*Gaussian, SquashedGaussian, Beta",
+        ),
         (BOX, "Beta", "tanh", "last_activation 'tanh' needs a Gaussian.*not Beta"),
         (SEVERAL, "auto", "tanh", "last_activation.*not MultiCategorical over MultiDiscrete"),
         (BITS, "auto", "tanh", "last_activation.*not Bernoulli over MultiBinary"),

@@ -151,7 +151,8 @@ def test_choices_are_made_over_any_leading_shape() -> None:
 
 
 @law
-@given(seed=st.integers(0, 2**31), bits=st.integers(1, 6), scale=st.floats(0.1, 20))
+# torch's KL needs probabilities that are not rounded to 1
+@given(seed=st.integers(0, 2**31), bits=st.integers(1, 6), scale=st.floats(0.1, 5))
 def test_a_bernoulli_equals_torchs(seed: int, bits: int, scale: float) -> None:
     mine, other = (Bernoulli(scale * normal(5, bits, seed=seed + i)) for i in range(2))
     a, b = (torchs.Independent(torchs.Bernoulli(logits=d.logits), 1) for d in (mine, other))

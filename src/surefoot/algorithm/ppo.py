@@ -96,11 +96,10 @@ class PPO(nn.Module):
         policy.action_head.explore(self.spec.num_envs, step, self.action_generator)
         hidden = forget(self.hidden, self.storage.is_first[step]) if self.hidden else {}
         with torch.inference_mode():
-            distribution, after = policy.advance(policy.inputs(obs, ("actor",)), hidden)
+            distribution, self.hidden = policy.advance(policy.inputs(obs, ("actor",)), hidden)
             raw = distribution.sample(self.action_generator)
         # outside: the storage and the environment need tensors that may be used and changed freely
         self.storage.add_action(obs, raw, distribution.params, hidden)
-        self.hidden = {name: x.clone() if x.is_inference() else x for name, x in after.items()}
         return policy.to_env(raw)
 
     def process_env_step(

@@ -40,7 +40,7 @@ def make_storage(
             f"{num_batches} mini-batches; shorten it or lower num_mini_batches."
         )
     read_by_extensions = [g for e in extensions for g in e.observation_groups()]
-    groups = [*dict.fromkeys([*policy.inputs.read, *read_by_extensions])]
+    groups = [*dict.fromkeys([*policy.inputs.read(), *read_by_extensions])]
     for group in groups:
         if group not in spec.observation_spaces:
             raise ConfigError(

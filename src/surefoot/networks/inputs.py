@@ -83,11 +83,10 @@ class InputPipeline(nn.Module):
                 self.normalizers[name] = RunningNormalizer(self.sizes[name], configs[name].obs_clip)
         self.mirror = mirror_of(spec, self.groups["actor"]) if is_mirrored else None
 
-    @property
-    def read(self) -> list[str]:
-        """Every group that something here reads."""
-        groups = [*self.groups["actor"], *self.groups["critic"]]
-        return [*dict.fromkeys(groups), *([MASK_GROUP] if self.is_masked else [])]
+    def read(self, sets: Sequence[str] = SETS) -> list[str]:
+        """Every group that these networks need, the mask of actions too."""
+        groups = [group for name in sets for group in self.groups[name]]
+        return [*dict.fromkeys(groups), *([MASK_GROUP] if self.is_masked and "actor" in sets else [])]
 
     def forward(self, observations: Observations, sets: Sequence[str] = SETS) -> Inputs:
         """The inputs of the named networks."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -24,7 +24,8 @@ NUM_ENVS, NUM_STEPS = 6, 8
 
 
 def check_extension(kind: type[Extension], two_processes: bool = True, **arguments: Any) -> None:
-    """Train a small policy with `kind(**arguments)` and check the contract of `Extension`.
+    """Train a small policy with `kind(**arguments)`, and a recurrent one, and check the contract of
+    `Extension`.
 
     The toy environment has the observation groups `policy` [5] and `privileged` [4], two actions in [-1, 1],
     and episodes that end by task and by clock.
@@ -37,18 +38,19 @@ def check_extension(kind: type[Extension], two_processes: bool = True, **argumen
     Raises:
         AssertionError: naming the rule that is broken.
     """
-    audited = _audited(kind)(**arguments)
-    weights = _train(make_ppo(audited), iterations=2)
-    for name, tensor in weights.items():
-        assert not tensor.is_floating_point() or bool(tensor.isfinite().all()), (
-            f"{name} is not finite after training"
-        )
+    for rnn_type in (None, "gru"):
+        audited = _audited(kind)(**arguments)
+        weights = _train(make_ppo(audited, rnn_type=rnn_type), iterations=2)
+        for name, tensor in weights.items():
+            assert not tensor.is_floating_point() or bool(tensor.isfinite().all()), (
+                f"{name} is not finite after training"
+            )
     _check_resume(kind, arguments)
     if two_processes:
         _check_two_processes(kind, arguments)
 
 
-def make_ppo(*extensions: Extension, seed: int = 1) -> PPO:
+def make_ppo(*extensions: Extension, seed: int = 1, rnn_type: Literal["gru", "lstm"] | None = None) -> PPO:
     """PPO on the toy environment's spaces."""
     bound = np.inf
     swap = (torch.tensor([1, 0, 2, 3, 4]), torch.ones(5))
@@ -69,8 +71,9 @@ def make_ppo(*extensions: Extension, seed: int = 1) -> PPO:
         ),
     )
     torch.manual_seed(distributed.stream_seed(seed, "weights"))
-    actor = ActorConfig(hidden_dims=[8], obs_normalization=True)
-    critic = CriticConfig(hidden_dims=[8], obs_normalization=True)
+    memory: dict[str, Any] = {"rnn_type": rnn_type, "rnn_hidden_dim": 6}
+    actor = ActorConfig(hidden_dims=[8], obs_normalization=True, **memory)
+    critic = CriticConfig(hidden_dims=[8], obs_normalization=True, **memory)
     policy = ActorCritic(
         spec, actor, critic, obs_groups={"actor": ["policy"], "critic": ["policy", "privileged"]}
     )
@@ -133,13 +136,10 @@ def _audited(kind: type[Extension]) -> type[Extension]:
             return stats
 
         def augment(self, batch: Batch, policy: ActorCritic) -> Batch:
-            n = batch.num_sampled
-            before = {"actions": batch.actions.clone(), "advantage": batch.advantage.clone()}
-            seen = {f"observations.{g}": x[:n].clone() for g, x in batch.observations.items()}
+            n, before = batch.num_sampled, _sampled_rows(batch)
             grown = super().augment(batch, policy)
-            _assert_same(seen, {f"observations.{g}": x[:n] for g, x in grown.observations.items()}, "augment")
             assert grown.num_sampled == n, "augment must not change num_sampled"
-            _assert_same(before, {k: getattr(grown, k)[: before[k].shape[0]] for k in before}, "augment")
+            _assert_same(before, _sampled_rows(grown), "augment")
             return grown
 
         def loss(self, batch: Batch, out: PolicyOutput, policy: ActorCritic) -> dict[str, Tensor]:
@@ -162,6 +162,12 @@ def _audited(kind: type[Extension]) -> type[Extension]:
             return result
 
     return Audited
+
+
+def _sampled_rows(batch: Batch) -> dict[str, Tensor]:
+    fields = {"actions": batch.actions, "advantage": batch.advantage, "index": batch.index}
+    fields |= {f"observations.{g}": x for g, x in batch.observations.items()}
+    return {name: batch.sampled(x).clone() for name, x in fields.items()}
 
 
 def _snapshot(rollout: RolloutStorage) -> dict[str, Tensor]:

@@ -173,7 +173,7 @@ class InferencePolicy:
         self.policy.reset(dones)
 
     def _as_tensors(self, observations: Any) -> dict[str, Tensor]:
-        groups = self.policy.groups["actor"]
+        groups = self.policy.inputs.read(("actor",))
         if not isinstance(observations, Mapping):
             if len(groups) != 1:
                 raise EnvContractError(
