@@ -109,8 +109,8 @@ def rsl_rl(rnn_type: Literal["gru", "lstm"]) -> Contender:
 
     def model(name: str, num_outputs: int, distribution: dict[str, Any] | None) -> Any:
         groups = {"actor": ["policy"], "critic": ["policy"]}
-        memory = {"rnn_type": rnn_type, "rnn_hidden_dim": MEMORY, "hidden_dims": [1]}
-        network = RNNModel(example, groups, name, num_outputs, distribution_cfg=distribution, **memory)
+        memory: dict[str, Any] = {"rnn_type": rnn_type, "rnn_hidden_dim": MEMORY, "hidden_dims": [1]}
+        network: Any = RNNModel(example, groups, name, num_outputs, distribution_cfg=distribution, **memory)
         # it takes no empty hidden_dims; so its layers give way to the linear head that the others have
         network.mlp = nn.Linear(MEMORY, num_outputs)
         return network
@@ -118,8 +118,9 @@ def rsl_rl(rnn_type: Literal["gru", "lstm"]) -> Contender:
     example = observations(torch.zeros(NUM_ENVS, OBS))
     actor = model("actor", ACTIONS, {"class_name": "GaussianDistribution"})
     storage = RolloutStorage("rl", NUM_ENVS, NUM_STEPS, example, [ACTIONS])
-    settings = {"num_learning_epochs": EPOCHS, "num_mini_batches": MINI_BATCHES, "entropy_coef": 0.0}
-    ppo: Any = algorithms.PPO(actor, model("critic", 1, None), storage, **settings)
+    settings: dict[str, Any] = {"num_learning_epochs": EPOCHS, "num_mini_batches": MINI_BATCHES}
+    critic = model("critic", 1, None)
+    ppo: Any = algorithms.PPO(actor, critic, storage, entropy_coef=0.0, **settings)
 
     def collect(noise: Noise) -> Callable[[], object]:
         with torch.inference_mode():  # as its runner does

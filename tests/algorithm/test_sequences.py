@@ -115,9 +115,9 @@ def test_nothing_valid_leaves_no_sequence() -> None:
 
 @pytest.mark.parametrize(
     ("envs", "steps", "batches", "length"),
-    [(4096, 24, 4, 24), (8, 256, 32, 16), (1, 2048, 32, 16), (8, 32, 1, 32), (2, 4, 8, 1)],
+    [(4096, 24, 4, 24), (8, 256, 32, 4), (1, 2048, 32, 4), (8, 32, 1, 16), (2, 4, 8, 1)],
 )
-def test_the_default_length_is_the_rollout_or_four_sequences_to_a_mini_batch(
+def test_the_default_length_is_the_rollout_or_sixteen_sequences_to_a_mini_batch(
     envs: int, steps: int, batches: int, length: int
 ) -> None:
     assert default_sequence_length(envs, steps, batches) == length

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from surefoot.errors import ConfigError
 from surefoot.networks.action_map import ActionMap
@@ -526,3 +526,16 @@ def test_the_mask_is_no_input_of_a_network() -> None:
     assert policy.groups == {"actor": ["policy"], "critic": ["policy"]}
     free, bound = (masked_observations(m, 4) for m in (torch.ones(5), torch.tensor([1, 0, 0, 0, 1])))
     assert torch.equal(policy.value(free), policy.value(bound))
+
+
+@pytest.mark.parametrize(("log_std", "size"), [(0.0, 5.0), (-5.0, 1.0)])
+def test_bounded_gsde_noise_has_the_deviation_that_is_recorded(log_std: float, size: float) -> None:
+    config = DistributionConfig(std_type="gsde", init_std=0.7, std_range=(0.5, 1.0))
+    part = StateDependentHead(4, 1, config, None)
+    assert isinstance(part.log_std, nn.Parameter)
+    with torch.no_grad():
+        part.log_std.fill_(log_std)
+    part.explore(20_000, 0, torch.Generator().manual_seed(0))
+    d = part(torch.full((20_000, 4), size))
+    spread = (d.sample() - d.params["mean"]).std().item()
+    assert spread == pytest.approx(d.params["std"][0].item(), rel=0.02)

@@ -14,7 +14,7 @@ from surefoot.errors import ConfigError
 from surefoot.networks.actor_critic import ActorCritic
 from surefoot.networks.config import ActorConfig, CnnConfig, CriticConfig, NetworkConfig
 from surefoot.networks.images import ImageEncoder, ImageShape, image_shape
-from surefoot.types import EnvSpec
+from surefoot.types import EnvSpec, MirrorMap
 
 SMALL = CnnConfig([4, 6], [3, 3], [2, 2], 10)
 
@@ -108,6 +108,10 @@ def test_what_is_no_picture_is_a_vector(space: Any, cnn: Any) -> None:
 @pytest.mark.parametrize("cnn", ["nature", "impala", SMALL])
 def test_an_image_of_numbers_counts_once_convolutions_are_asked_for(cnn: Any) -> None:
     assert shape_of(floats(3, 12, 16), cnn) == ImageShape(3, 12, 16, "first", 1.0)
+
+
+def test_a_small_picture_counts_once_convolutions_are_asked_for() -> None:
+    assert shape_of(pixels(5, 6, 3), SMALL) == ImageShape(3, 5, 6, "last", 1 / 255)
 
 
 def test_a_table_enters_the_network_as_a_vector() -> None:
@@ -255,6 +259,17 @@ def test_pictures_are_not_normalised_but_vectors_beside_them_are() -> None:
     assert torch.equal(inputs["pixels.camera"], obs["camera"])
 
 
+def test_where_all_groups_are_pictures_there_is_nothing_to_normalise() -> None:
+    config = ActorConfig(hidden_dims=[8], cnn=SMALL, obs_normalization=True)
+    spec = EnvSpec({"camera": pixels(12, 16)}, floats(2), num_envs=4)
+    policy = ActorCritic(spec, config, CriticConfig(hidden_dims=[8], cnn=SMALL, obs_normalization=True))
+    assert len(policy.inputs.normalizers) == 0
+    obs = {"camera": picture(4, 12, 16)}
+    before = policy.act(obs)
+    policy.inputs.update(obs)
+    assert torch.equal(policy.act(obs), before)
+
+
 # ---------------------------------------------------------------------- shared convolutions
 
 
@@ -262,12 +277,12 @@ def test_separate_networks_have_separate_convolutions() -> None:
     policy = build({"camera": pixels(12, 16)})
     actor, critic = ({id(p) for p in segment} for segment in policy.segments().values())
     assert not actor & critic
-    assert policy.actor.images["camera"] is not policy.critic.images["camera"]
+    assert policy.actor.images[0] is not policy.critic.images[0]
 
 
 def test_a_critic_may_share_the_actors_convolutions() -> None:
     policy = build({"camera": pixels(12, 16), "joints": floats(5)}, critic_cnn="shared")
-    assert policy.actor.images["camera"] is policy.critic.images["camera"]
+    assert policy.actor.images[0] is policy.critic.images[0]
     segments = policy.segments()
     assert list(segments) == ["actor"]
     ids = [id(p) for p in segments["actor"]]
@@ -279,7 +294,7 @@ def test_a_critic_may_share_the_actors_convolutions() -> None:
 
 def test_shared_convolutions_learn_from_both_networks() -> None:
     policy = build({"camera": pixels(12, 16)}, critic_cnn="shared")
-    weight = policy.actor.images["camera"].linear.weight
+    weight = policy.actor.images[0].linear.weight
     out = policy({"camera": picture(4, 12, 16)}, torch.ones(4, 2))
     for part in (out.log_prob, out.value):
         (gradient,) = torch.autograd.grad(part.sum(), weight, retain_graph=True)
@@ -304,5 +319,23 @@ def test_an_actor_has_nobody_to_share_with() -> None:
 def test_a_shared_trunk_sees_pictures() -> None:
     policy = build({"camera": pixels(12, 16)}, critic_cnn=None, network="shared")
     out = policy({"camera": picture(4, 12, 16)}, torch.zeros(4, 2))
-    (gradient,) = torch.autograd.grad(out.value.sum(), policy.actor.images["camera"].linear.weight)
+    (gradient,) = torch.autograd.grad(out.value.sum(), policy.actor.images[0].linear.weight)
     assert gradient.abs().sum() > 0
+
+
+def test_an_image_group_may_have_any_name() -> None:
+    policy = build({"cam/left.rgb": pixels(12, 16)})
+    assert policy.act({"cam/left.rgb": torch.zeros(4, 12, 16, dtype=torch.uint8)}).shape == (4, 2)
+
+
+def test_a_mirrored_actor_with_images_is_refused() -> None:
+    swap = (torch.tensor([1, 0]), torch.ones(2))
+    spec = EnvSpec(
+        {"policy": floats(2), "camera": pixels(12, 16)},
+        floats(2),
+        4,
+        mirror=MirrorMap({"policy": swap}, swap),
+    )
+    groups = {"actor": ["policy", "camera"], "critic": ["policy"]}
+    with pytest.raises(ConfigError, match=r"actor.mirror cannot mirror.*camera"):
+        ActorCritic(spec, ActorConfig(mirror=True, cnn=SMALL), obs_groups=groups)

@@ -167,7 +167,7 @@ def test_a_bernoulli_by_hand() -> None:
     d = Bernoulli(torch.tensor([[math.log(3.0), 0.0]]))
     assert d.log_prob(torch.tensor([[1, 0]])).item() == pytest.approx(math.log(0.75 * 0.5))
     assert d.log_prob(torch.tensor([[0, 1]])).item() == pytest.approx(math.log(0.25 * 0.5))
-    assert d.mode().tolist() == [[1, 0]]
+    assert Bernoulli(torch.tensor([[0.1, -0.1]])).mode().tolist() == [[1, 0]]
 
 
 def test_bernoulli_samples_are_bits_with_the_right_shares() -> None:
@@ -214,3 +214,7 @@ def test_a_bit_without_probability_adds_nothing() -> None:
         free.log_prob(torch.tensor([[1]])).item()
     )
     assert masked.kl(masked).item() == 0.0
+
+
+def test_the_mode_of_a_flat_beta_is_the_middle() -> None:
+    assert Beta(torch.ones(1, 2), torch.ones(1, 2)).mode().tolist() == [[0.0, 0.0]]

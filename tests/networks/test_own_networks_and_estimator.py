@@ -130,6 +130,25 @@ def test_a_network_of_ones_own_that_does_not_fit_is_refused_by_name(kind: Any, m
         build(ActorConfig(class_name="my:Net"), {"actor": kind})
 
 
+def test_keyword_arguments_that_a_network_does_not_take_are_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"actor.class_name my:Net cannot be made.*'widht'"):
+        build(ActorConfig(class_name="my:Net", kwargs={"widht": 9}), {"actor": Wide})
+
+
+def test_trying_a_network_out_leaves_its_statistics_alone() -> None:
+    class Normed(nn.Module):
+        def __init__(self, num_inputs: int) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(num_inputs)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(x)
+
+    layers = build(own={"actor": Normed}).actor.layers
+    assert layers.norm.num_batches_tracked.item() == 0
+    assert layers.training
+
+
 @pytest.fixture
 def my_module(monkeypatch: pytest.MonkeyPatch) -> str:
     """A module that can be imported by name, as a user's would be."""
@@ -227,6 +246,7 @@ def test_the_policy_reads_the_estimate() -> None:
         ("privilged", "actor.estimator.*'privilged'.*Did you mean 'privileged'"),
         (["privilged", 0, 2], "actor.estimator.*'privilged'.*Did you mean 'privileged'"),
         (["privileged", 4, 6], "actor.estimator.*'privileged'.*empty"),
+        (["privileged", 3, 10], "actor.estimator.*'privileged'.*too long"),
     ],
 )
 def test_an_estimator_of_what_does_not_exist_is_refused(target: Any, message: str) -> None:

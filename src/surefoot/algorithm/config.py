@@ -81,8 +81,8 @@ class PPOConfig:
     """Update rule."""
     sequence_length: Annotated[int, Ge(1)] | None = None
     """Recurrent policies: steps of a training sequence, at most; episodes' ends cut it shorter. null: the
-    whole rollout, or so much that each mini-batch gets about four. Raise: learns to remember for longer,
-    fewer and more alike sequences. Lower: faster, more varied."""
+    whole rollout, or with few environments so much that each mini-batch gets sixteen. Raise, with larger
+    mini-batches: learns to remember for longer. Lower: steadier gradients, faster."""
     burn_in: Annotated[int, Ge(0)] = 0
     """Recurrent policies: steps before each sequence that only bring its memory up to date (Kapturowski et
     al. 2019). Raise: fresher memory, more time."""

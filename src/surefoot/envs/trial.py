@@ -75,6 +75,8 @@ class SampledActions:
         if not isinstance(self._single, spaces.Discrete | spaces.MultiDiscrete):
             return sample
         sizes = getattr(self._single, "nvec", np.array([getattr(self._single, "n", 1)])).flatten().tolist()
+        # after an end a mask may allow nothing, where the next step only resets
+        mask = mask + (mask.sum(1, keepdim=True) == 0)
         columns = [torch.multinomial(part, 1, generator=self._generator) for part in mask.split(sizes, 1)]
         return torch.cat(columns, 1).reshape(sample.shape) + torch.as_tensor(self._single.start)
 

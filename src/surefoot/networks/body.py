@@ -59,7 +59,7 @@ class Body(nn.Module):
     ) -> None:
         super().__init__()
         self.name, self.mixed_precision = name, False
-        self.images = nn.ModuleDict({g.replace(".", "/"): encoder for g, encoder in images.items()})
+        self.image_groups, self.images = list(images), nn.ModuleList(images.values())
         width = num_inputs + sum(encoder.num_features for encoder in images.values())
         self.memory = None
         if config.rnn_type is not None:
@@ -75,8 +75,12 @@ class Body(nn.Module):
             self.layers: nn.Module = make_mlp(width, config)
             self.num_features = config.hidden_dims[-1] if config.hidden_dims else width
         else:
-            self.layers = own_network(width, **config.kwargs)
-            self.num_features = _num_features(self.layers, width, f"{name}.class_name {config.class_name}")
+            what = f"{name}.class_name {config.class_name}"
+            try:
+                self.layers = own_network(width, **config.kwargs)
+            except TypeError as error:
+                raise ConfigError(f"{what} cannot be made with {width} inputs and kwargs: {error}") from error
+            self.num_features = _num_features(self.layers, width, what)
 
     @property
     def state_size(self) -> int:
@@ -96,9 +100,8 @@ class Body(nn.Module):
 
     def encode(self, inputs: Inputs) -> Tensor:
         """The vector and the encoded images [..., E]."""
-        encoded = [
-            encoder(inputs[f"{PIXELS}{key.replace('/', '.')}"]) for key, encoder in self.images.items()
-        ]
+        named = zip(self.image_groups, self.images, strict=True)
+        encoded = [encoder(inputs[f"{PIXELS}{group}"]) for group, encoder in named]
         vector = inputs[self.name]
         return torch.cat([vector, *encoded], -1) if encoded else vector
 
@@ -125,12 +128,13 @@ def _num_features(network: nn.Module, width: int, what: str) -> int:
         raise ConfigError(f"{what}: expected a torch.nn.Module, got {type(network).__name__}.")
     try:
         with torch.no_grad():
-            out = network(torch.zeros(2, width))
-    except RuntimeError as error:
+            out = network.eval()(torch.zeros(2, width))
+    except (RuntimeError, TypeError) as error:
         raise ConfigError(f"{what} does not take inputs of width {width}: {error}") from error
     if not isinstance(out, Tensor) or out.dim() != 2 or out.shape[0] != 2:
         shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise ConfigError(f"{what}: expected features [..., F] from inputs [..., {width}], got {shape}.")
+    network.train()
     return out.shape[1]
 
 

@@ -118,7 +118,8 @@ class Beta:
         return (2 * x / (x + y) - 1).clamp(-MAX_BETA, MAX_BETA)
 
     def mode(self) -> Tensor:
-        return 2 * (self.alpha - 1) / (self.alpha + self.beta - 2).clamp(min=1e-6) - 1
+        a, b = self.alpha - 1, self.beta - 1
+        return (a - b) / (a + b).clamp(min=1e-6)
 
     def log_prob(self, action: Tensor) -> Tensor:
         x = 0.5 * (action + 1)

@@ -102,8 +102,9 @@ def part_size(spaces: Mapping[str, gymnasium.Space[Any]], group: str, part: slic
         )
     shape = spaces[group].shape or ()
     size = len(range(*part.indices(shape[-1] if shape else 0)))
-    if len(shape) != 1 or not size:
+    if len(shape) != 1 or not size or (part.stop or 0) > shape[0]:
         raise ConfigError(
-            f"{what}: {part} of the group '{group}', of shape {tuple(shape)}, is empty or not a vector."
+            f"{what}: {part} of the group '{group}', of shape {tuple(shape)}, is empty, too long or not "
+            "of a vector."
         )
     return size

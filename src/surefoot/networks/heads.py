@@ -137,11 +137,12 @@ class StateDependentHead(Head):
             std = straight_through_clamp(log_std, math.log(self.low), math.log(self.high)).exp()
             return _gaussian(mean, std, self.squashed)
         sigma, latent = self.log_std.exp(), features.detach()
-        variance = latent.square() @ sigma.square()
-        std = straight_through_clamp((variance + 1e-12).sqrt(), self.low, self.high)
+        free = at_least_float32((latent.square() @ sigma.square() + 1e-12).sqrt())
+        std = straight_through_clamp(free, self.low, self.high)
         noise = None
         if self._noise is not None:
-            noise = torch.einsum("nf,nfa->na", latent, self._noise * sigma)
+            # where the deviation is bounded, the noise is too
+            noise = torch.einsum("nf,nfa->na", latent, self._noise * sigma) * (std / free)
         return _gaussian(mean, std, self.squashed, noise)
 
     def rebuild(self, params: Mapping[str, Tensor]) -> Distribution:

@@ -102,6 +102,9 @@ class ImageEncoder(nn.Module):
                     nn.init.orthogonal_(module.weight, math.sqrt(2))
                     assert module.bias is not None
                     nn.init.zeros_(module.bias)
+            for module in self.modules():
+                if isinstance(module, _Residual):
+                    nn.init.zeros_(module.second.weight)  # a block starts as the identity
 
     def forward(self, pixels: Tensor) -> Tensor:
         shape = self.shape

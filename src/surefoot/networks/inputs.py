@@ -81,6 +81,8 @@ class InputPipeline(nn.Module):
         for name in dict.fromkeys(("actor", self.critic_name)):
             if configs[name].obs_normalization and self.sizes[name]:
                 self.normalizers[name] = RunningNormalizer(self.sizes[name], configs[name].obs_clip)
+        if is_mirrored and self.images["actor"]:
+            raise ConfigError(f"actor.mirror cannot mirror the image groups {list(self.images['actor'])}.")
         self.mirror = mirror_of(spec, self.groups["actor"]) if is_mirrored else None
 
     def read(self, sets: Sequence[str] = SETS) -> list[str]:

@@ -123,3 +123,106 @@ def constant_gymnasium(
 
     mode = AutoresetMode(mode) if isinstance(mode, str) else mode
     return GymnasiumVecEnv(SyncVectorEnv([maker(i) for i in range(num_envs)], autoreset_mode=mode))
+
+
+class GymShapes(gymnasium.Env[np.ndarray[Any, Any], Any]):
+    """Say whether a picture holds a plus or a cross, wherever it stands among noise: reward 1 if right.
+
+    Easy for convolutions, which know a shape at any place once they know it at one; hard for a network that
+    reads each pixel for itself.
+    """
+
+    SHAPES = (
+        np.array([[0, 0, 1, 0, 0], [0, 0, 1, 0, 0], [1, 1, 1, 1, 1], [0, 0, 1, 0, 0], [0, 0, 1, 0, 0]]),
+        np.array([[1, 0, 0, 0, 1], [0, 1, 0, 1, 0], [0, 0, 1, 0, 0], [0, 1, 0, 1, 0], [1, 0, 0, 0, 1]]),
+    )
+
+    def __init__(self, size: int = 24, episode_length: int = 16) -> None:
+        self.size, self.episode_length = size, episode_length
+        self.observation_space = spaces.Box(0, 255, (size, size, 1), dtype=np.uint8)
+        self.action_space = spaces.Discrete(2)
+        self.shape, self.elapsed = 0, 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
+        super().reset(seed=seed)
+        self.elapsed = 0
+        return self._picture(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray[Any, Any], float, bool, bool, dict[str, Any]]:
+        reward = float(int(action) == self.shape)
+        self.elapsed += 1
+        return self._picture(), reward, False, self.elapsed >= self.episode_length, {}
+
+    def _picture(self) -> np.ndarray[Any, Any]:
+        self.shape = int(self.np_random.integers(2))
+        picture = self.np_random.integers(0, 100, (self.size, self.size, 1), dtype=np.uint8)
+        row, column = self.np_random.integers(0, self.size - 4, 2)
+        part = picture[row : row + 5, column : column + 5, 0]
+        part[self.SHAPES[self.shape] == 1] = 255
+        return picture
+
+
+class GymForbidden(gymnasium.Env[np.ndarray[Any, Any], Any]):
+    """Follow the number shown, among actions of which `info["action_mask"]` allows some.
+
+    A forbidden action ends the episode with reward -1, and `info["log"]` counts it. The number shown is
+    always allowed and pays 1.
+    """
+
+    def __init__(self, num_actions: int = 6, episode_length: int = 20) -> None:
+        self.observation_space = spaces.Box(0.0, 1.0, (num_actions,))
+        self.action_space = spaces.Discrete(num_actions)
+        self.episode_length, self.elapsed = episode_length, 0
+        self.goal, self.mask = 0, np.ones(num_actions, dtype=np.int8)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
+        super().reset(seed=seed)
+        self.elapsed = 0
+        return self._next(), {MASK_GROUP: self.mask.copy()}
+
+    def step(self, action: Any) -> tuple[np.ndarray[Any, Any], float, bool, bool, dict[str, Any]]:
+        is_forbidden = not self.mask[int(action)]
+        reward = -1.0 if is_forbidden else float(int(action) == self.goal)
+        self.elapsed += 1
+        observation = self._next()
+        info = {MASK_GROUP: self.mask.copy(), "log": {"Actions/forbidden": float(is_forbidden)}}
+        return observation, reward, bool(is_forbidden), self.elapsed >= self.episode_length, info
+
+    def _next(self) -> np.ndarray[Any, Any]:
+        number = len(self.mask)
+        self.goal = int(self.np_random.integers(number))
+        self.mask = self.np_random.integers(0, 2, number, dtype=np.int8)
+        self.mask[self.goal] = 1
+        return np.eye(number, dtype=np.float32)[self.goal]
+
+
+class GymStart(gymnasium.Env[np.ndarray[Any, Any], Any]):
+    """Discrete actions 5, 6 and 7, of which 7 pays."""
+
+    def __init__(self, episode_length: int = 10) -> None:
+        self.observation_space = spaces.Box(-1.0, 1.0, (1,))
+        self.action_space = spaces.Discrete(3, start=5)
+        self.episode_length, self.elapsed = episode_length, 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
+        super().reset(seed=seed)
+        self.elapsed = 0
+        return np.zeros(1, dtype=np.float32), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray[Any, Any], float, bool, bool, dict[str, Any]]:
+        if not self.action_space.contains(np.int64(action)):
+            raise ValueError(f"action {action} is not one of 5, 6, 7")
+        self.elapsed += 1
+        return (
+            np.zeros(1, dtype=np.float32),
+            float(action == 7),
+            False,
+            self.elapsed >= self.episode_length,
+            {},
+        )
