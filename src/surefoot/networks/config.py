@@ -124,7 +124,7 @@ class NetworkConfig:
     """How image groups are encoded: `nature` (Mnih et al. 2015; at least 36 pixels a side), `impala`
     (Espeholt et al. 2018; residual, slower, learns more from a sample), layers of your own, `flat`: no
     convolution, or for the critic `shared`: the actor's, trained by both. null: `nature` where the image is
-    large enough, else `impala`; only uint8 images count as images then."""
+    large enough, else two small layers; only uint8 images count as images then."""
 
 
 @dataclass(frozen=True)
