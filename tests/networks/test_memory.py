@@ -277,3 +277,31 @@ def test_evaluating_and_advancing_leave_the_policys_own_memory_alone() -> None:
 def test_a_mirrored_actor_has_no_memory() -> None:
     with pytest.raises(ConfigError, match="mirror and rnn_type exclude each other"):
         ActorConfig(mirror=True, rnn_type="gru")
+
+
+# ---------------------------------------------------------------------- our own GRU layer
+
+
+@law
+@given(
+    lengths=st.lists(st.integers(1, 6), min_size=1, max_size=5),
+    layers=st.integers(1, 2),
+    seed=st.integers(0, 2**31),
+)
+def test_without_padding_the_gru_is_torchs_with_all_its_gradients(
+    lengths: list[int], layers: int, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    config = NetworkConfig(rnn_type="gru", rnn_hidden_dim=4, rnn_num_layers=layers)
+    memory = Memory(3, config).double()
+    longest_first = torch.tensor(sorted(lengths, reverse=True))
+    x = torch.randn(int(longest_first[0]), len(lengths), 3, dtype=torch.float64, requires_grad=True)
+    state = torch.randn(len(lengths), memory.state_size, dtype=torch.float64, requires_grad=True)
+    inside = (torch.arange(x.shape[0]).unsqueeze(-1) < longest_first).unsqueeze(-1)
+    weight = torch.randn(*x.shape[:2], 4, dtype=torch.float64)
+    results = []
+    for known in (None, longest_first):
+        out = torch.where(inside, memory(x, state, known)[0], 0.0)
+        results.append((out, *torch.autograd.grad((out * weight).sum(), [x, state, *memory.parameters()])))
+    for expected, got in zip(*results, strict=True):
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from surefoot.algorithm.sequences import cut_sequences, starting_states
 from surefoot.algorithm.stored import GatheredObservations
+from surefoot.networks.inputs import LENGTHS
 from surefoot.types import Batch, Hidden
 
 if TYPE_CHECKING:
@@ -50,9 +51,11 @@ def sequence_mini_batches(
     fields = _fields(rollout)
     for _ in range(num_epochs):
         order = torch.randperm(cut.env.shape[0], generator=generator, device=rollout.device)
-        for chosen in order.tensor_split(num_mini_batches):
+        for part in order.tensor_split(num_mini_batches):
+            chosen = part[cut.length[part].argsort(descending=True, stable=True)]
             index = cut.index[:, chosen]
             gathered = {name: x[index] for name, x in fields.items()}
+            gathered[f"inputs.{LENGTHS}"] = cut.length[chosen]
             hidden = {name: x[chosen] for name, x in states.items()}
             yield _batch(rollout, gathered, index, cut.mask[:, chosen], hidden)
 

@@ -223,8 +223,8 @@ class PPO(nn.Module):
             batch = extension.augment(batch, self.policy)
         dim = batch.index.dim() - 1
         if batch.index.shape[dim] > batch.num_sampled:
-            inputs = self.policy.inputs({g: batch.added(x) for g, x in batch.observations.items()})
-            batch.inputs = {name: torch.cat([x, inputs[name]], dim) for name, x in batch.inputs.items()}
+            added = self.policy.inputs({g: batch.added(x) for g, x in batch.observations.items()})
+            batch.inputs = {name: torch.cat([batch.inputs[name], x], dim) for name, x in added.items()}
         return batch
 
     def _loss(self, batch: Batch, out: PolicyOutput) -> tuple[Tensor, Tensor, dict[str, Tensor]]:

@@ -18,6 +18,8 @@ class Sequences:
     """[L, B] bool: rows to learn from; False on padding, on burn-in and on invalid rows."""
     env: Tensor
     """[B] which environment."""
+    length: Tensor
+    """[B] steps, burn-in included."""
     start: Tensor
     """[B] which of `sequence_starts` the piece begins at, or -1 where an episode begins inside."""
 
@@ -64,7 +66,7 @@ def cut_sequences(is_first: Tensor, valid: Tensor, length: int, burn_in: int = 0
     index = torch.minimum(at, begin + size - 1) * num_envs + env
     mask = inside & (at >= begin) & valid.flatten()[index]
     longest = inside.any(1).nonzero().shape[0]
-    return Sequences(index[:longest], mask[:longest], env, start)
+    return Sequences(index[:longest], mask[:longest], env, begin + size - context, start)
 
 
 def starting_states(sequences: Sequences, kept: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from surefoot.errors import ConfigError
 from surefoot.networks.config import ActorConfig, CriticConfig, EstimatorConfig, NetworkConfig
 from surefoot.networks.encoders import at_least_float32, make_mlp, part_size
 from surefoot.networks.images import ImageEncoder
-from surefoot.networks.inputs import PIXELS, InputPipeline, Inputs
+from surefoot.networks.inputs import LENGTHS, PIXELS, InputPipeline, Inputs
 from surefoot.networks.memory import Memory
 from surefoot.types import EnvSpec
 
@@ -89,7 +89,7 @@ class Body(nn.Module):
 
     def forward(self, inputs: Inputs, state: Tensor | None = None) -> BodyOutput:
         with self.low_precision(inputs[self.name].device):
-            x, state = self.remember(self.encode(inputs), state)
+            x, state = self.remember(self.encode(inputs), state, inputs.get(LENGTHS))
             features, estimate = self.think(x)
         wide = [None if x is None else at_least_float32(x) for x in (state, estimate)]
         return BodyOutput(at_least_float32(features), *wide)
@@ -105,13 +105,15 @@ class Body(nn.Module):
         vector = inputs[self.name]
         return torch.cat([vector, *encoded], -1) if encoded else vector
 
-    def remember(self, x: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def remember(
+        self, x: Tensor, state: Tensor | None, lengths: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """One step [N, E] or sequences [L, B, E] through the memory; the state afterwards [N | B, K]."""
         if self.memory is None:
             return x, None
         if state is None:
             state = x.new_zeros(x.shape[-2], self.memory.state_size)
-        return self.memory(x, state) if x.dim() == 3 else self.memory.step(x, state)
+        return self.memory(x, state, lengths) if x.dim() == 3 else self.memory.step(x, state)
 
     def think(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Features [..., F], and what the estimator predicts."""

@@ -93,7 +93,7 @@ class ImageEncoder(nn.Module):
         except RuntimeError as error:
             raise ConfigError(
                 f"observation group '{group}' is only {shape.height} x {shape.width} pixels: its "
-                "convolutions leave nothing. Use cnn: impala, or layers with smaller kernel_sizes and strides."
+                "convolutions leave nothing. Use cnn: impala, or smaller kernel_sizes and strides."
             ) from error
         self.linear = nn.Linear(num_flat, self.num_features)
         if config.init == "orthogonal":

@@ -21,9 +21,12 @@ MASK_GROUP = "action_mask"
 PIXELS = "pixels."
 """Before the name of an image group among the inputs."""
 
+LENGTHS = "lengths"
+
 Inputs = dict[str, Tensor]
 """Network inputs by name: the vectors `actor`, `critic` (absent where it equals `actor`) and `actor_mirror`
-[..., D]; the raw pixels of each image group; and `action_mask` where actions are masked."""
+[..., D]; the raw pixels of each image group; `action_mask` where actions are masked; perhaps `lengths` [B] of
+sequences, the longest first."""
 
 
 class InputPipeline(nn.Module):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.networks.config import NetworkConfig
+from surefoot.networks.gru import GruLayer
 from surefoot.types import Hidden
 
 KINDS: dict[str, type[nn.GRU | nn.LSTM]] = {"gru": nn.GRU, "lstm": nn.LSTM}
@@ -31,8 +32,11 @@ class Memory(nn.Module):
         if config.init == "orthogonal":
             self._init_orthogonal()
 
-    def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs and the state after the last step [B, K]."""
+    def forward(self, x: Tensor, state: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Outputs and the state after the last step [B, K].
+
+        With `lengths` [B], the longest first, outputs beyond them may be anything, and so may the state.
+        """
         if x.shape[1] == 0:
             return x.new_zeros(*x.shape[:-1], self.num_features), state
         states = state.view(-1, self.num_states, self.num_features).transpose(0, 1).contiguous()
@@ -43,8 +47,16 @@ class Memory(nn.Module):
             if self.is_lstm:
                 out, after = self.rnn(x, states.tensor_split(2))
                 return out, self._rows(torch.cat(after))
+            if x.is_cpu and lengths is not None:
+                return self._without_padding(x, states, lengths), state
             out, after = self.rnn(x, states)
             return out, self._rows(after)
+
+    def _without_padding(self, x: Tensor, states: Tensor, lengths: Tensor) -> Tensor:
+        counts = (lengths > torch.arange(x.shape[0]).unsqueeze(-1)).sum(1).tolist()
+        for layer, weights in enumerate(self.rnn.all_weights):
+            x = GruLayer.apply(x, states[layer], *weights, counts)  # pyright: ignore
+        return x
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One step: inputs [N, D] to outputs [N, H], and the state after it."""
