@@ -35,7 +35,7 @@ LAYERS = {
     "algorithm.distillation": 3,
     "algorithm.diagnostics": 3,
     "algorithm.values": 3,
-    "algorithm.setup": 3,
+    "algorithm.allocate": 3,
     "algorithm": 1,
     "algorithm.extension": 2.3,
     "algorithm.rollout_storage": 2.2,

@@ -146,7 +146,7 @@ class PolicyOutput:
     log_prob: Tensor
     entropy: Tensor
     value: Tensor
-    """In reward units; normalised when the critic normalises values (`ActorCritic.value_normalizer`)."""
+    """In reward units."""
     actor_features: Tensor
     """[..., F], what the action head reads."""
     critic_features: Tensor
@@ -186,11 +186,6 @@ class Batch:
         """Of `x` [M, ... | L, B, ...], what was drawn from the rollout."""
         return x.narrow(self.index.dim() - 1, 0, self.num_sampled)
 
-    def added(self, x: Tensor) -> Tensor:
-        """Of `x` [M, ... | L, B, ...], what an extension added."""
-        dim = self.index.dim() - 1
-        return x.narrow(dim, self.num_sampled, x.shape[dim] - self.num_sampled)
-
     def append(
         self, observations: Observations, actions: Tensor, source: Tensor, hidden: Hidden | None = None
     ) -> Batch:
@@ -211,7 +206,10 @@ class Batch:
         names = ("old_log_prob", "old_value", "advantage", "returns", "index")
         return replace(
             self,
-            observations={g: join(self.observations[g], x) for g, x in observations.items()},
+            observations={
+                g: join(x, observations[g]) if g in observations else grow(x)
+                for g, x in self.observations.items()
+            },
             actions=join(self.actions, actions),
             old_distribution={k: grow(x) for k, x in self.old_distribution.items()},
             mask=None if self.mask is None else grow(self.mask),

@@ -294,11 +294,6 @@ def test_too_few_sequences_for_the_mini_batches_are_refused() -> None:
         make_ppo(config, make_spec(4), actor=ActorConfig(hidden_dims=[4], rnn_type="gru"))
 
 
-def test_burn_in_longer_than_a_sequence_is_refused() -> None:
-    with pytest.raises(ConfigError, match="burn_in 9 is longer than sequence_length 8"):
-        PPOConfig(sequence_length=8, burn_in=9)
-
-
 def test_a_mirrored_recurrent_actor_is_refused() -> None:
     with pytest.raises(ConfigError, match="mirror and rnn_type"):
         ActorConfig(mirror=True, rnn_type="gru")

@@ -262,3 +262,9 @@ def test_reset_of_a_policy_without_memory_does_nothing() -> None:
 def test_an_action_space_without_a_head_is_refused_by_name(actions: Any) -> None:
     with pytest.raises(ConfigError, match=type(actions).__name__):
         build(actions=actions)
+
+
+def test_a_mask_of_actions_is_no_input() -> None:
+    groups = {"policy": box(2), "action_mask": box(3)}
+    with pytest.raises(ConfigError, match=r"obs_groups.actor: 'action_mask'.*never"):
+        build(groups, {"actor": ["policy", "action_mask"]}, actions=gymnasium.spaces.Discrete(3))

@@ -218,3 +218,15 @@ def test_a_bit_without_probability_adds_nothing() -> None:
 
 def test_the_mode_of_a_flat_beta_is_the_middle() -> None:
     assert Beta(torch.ones(1, 2), torch.ones(1, 2)).mode().tolist() == [[0.0, 0.0]]
+
+
+@pytest.mark.parametrize("size", [2.0, 20.0, 200.0])
+def test_a_beta_that_hardly_moved_is_told_apart_from_rounding(size: float) -> None:
+    """Large terms cancel: in float32 alone the log-probabilities would differ by far more."""
+    alpha = torch.full((200, 2), size)
+    mine, moved = Beta(alpha, alpha), Beta(alpha * (1 + 1e-7), alpha)
+    x = mine.sample(torch.Generator().manual_seed(0))
+    assert (mine.log_prob(x) - moved.log_prob(x)).abs().max() <= 1e-4
+    assert mine.kl(mine).abs().max() == 0
+    assert mine.kl(moved).abs().mean() <= 1e-6
+    assert mine.log_prob(x).dtype == torch.float32

@@ -188,3 +188,17 @@ def test_a_forbidden_action_is_counted_by_the_environment() -> None:
     env.mask[:] = [1, 0, 1]
     _, reward, terminated, _, info = env.step(1)
     assert (reward, terminated, info["log"]["Actions/forbidden"]) == (-1.0, True, 1.0)
+
+
+def test_quarantine_leaves_an_action_to_take() -> None:
+    class Breaks(GymMasked):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            observation, *rest = super().step(action)
+            if self.elapsed in (3, 4):
+                observation = np.full(2, np.nan, dtype=np.float32)
+            return observation, *rest  # type: ignore[return-value]
+
+    env = GymnasiumVecEnv(SyncVectorEnv([Breaks] * 4))
+    runner = OnPolicyRunner(env, {**CONFIG, "on_nonfinite": "quarantine"}, quiet=True)
+    runner.learn(1)
+    assert runner.metrics["Data/quarantined"] > 0

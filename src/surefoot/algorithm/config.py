@@ -84,8 +84,8 @@ class PPOConfig:
     whole rollout, or with few environments so much that each mini-batch gets sixteen. Raise, with larger
     mini-batches: learns to remember for longer. Lower: steadier gradients, faster."""
     burn_in: Annotated[int, Ge(0)] = 0
-    """Recurrent policies: steps before each sequence that only bring its memory up to date (Kapturowski et
-    al. 2019). Raise: fresher memory, more time."""
+    """Recurrent policies: steps before each sequence that bring its memory up to date and are not themselves
+    learned from (Kapturowski et al. 2019). Raise: fresher memory, more time."""
     enable_aux_loss: bool = False
     """Train what predicts: `actor.estimator`."""
     aux_loss_coef: Annotated[float, Ge(0)] = 1.0
@@ -107,10 +107,6 @@ class PPOConfig:
             raise ConfigError(
                 "policy_objective 'penalty' and schedule 'adaptive' both steer by the KL; set schedule to "
                 "'fixed', 'linear' or 'cosine'."
-            )
-        if self.sequence_length is not None and self.burn_in > self.sequence_length:
-            raise ConfigError(
-                f"burn_in {self.burn_in} is longer than sequence_length {self.sequence_length}; shorten it."
             )
         low, high = self.lr_bounds
         if low > high:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from torch import Tensor
 
 from surefoot import distributed
 from surefoot.algorithm.returns import explained_variance
 from surefoot.algorithm.rollout_storage import RolloutStorage
+
+
+def weighted_means(history: Mapping[str, Sequence[Tensor]], weight: str) -> dict[str, Tensor]:
+    """Means over mini-batches and processes of all but the entry `weight`, weighted by it."""
+    weights = torch.stack([*history[weight]]).to(torch.float32)
+    names = [name for name in history if name != weight]
+    sums = [(torch.stack([*history[name]]) * weights).sum() for name in names]
+    totals = distributed.all_sum(torch.stack([*sums, weights.sum()]))
+    return dict(zip(names, (totals[:-1] / totals[-1].clamp(min=1)).unbind(), strict=True))
 
 
 @torch.no_grad()

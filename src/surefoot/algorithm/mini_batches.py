@@ -46,7 +46,10 @@ def sequence_mini_batches(
     rollout: RolloutStorage, num_mini_batches: int, num_epochs: int, generator: torch.Generator | None
 ) -> Iterator[Batch]:
     """As `RolloutStorage.recurrent_mini_batch_generator`."""
-    cut = cut_sequences(rollout.is_first[:-1], rollout.valid, rollout.sequence_length, rollout.burn_in)
+    if rollout.sequences is None:
+        length, burn_in = rollout.sequence_length, rollout.burn_in
+        rollout.sequences = cut_sequences(rollout.is_first[:-1], rollout.valid, length, burn_in)
+    cut = rollout.sequences
     states = {name: starting_states(cut, kept) for name, kept in rollout.hidden.items()}
     fields = _fields(rollout)
     for _ in range(num_epochs):

@@ -89,14 +89,16 @@ class FlatOptimizer(nn.Module):
             self.gradient[:-1] *= count
             self.gradient[-1] = count
             distributed.all_sum(self.gradient)
-            self.gradient[:-1] /= self.gradient[-1].clamp(min=1)
+            count = self.gradient[-1].clone()
+            self.gradient[:-1] /= count.clamp(min=1)
             kl = self.gradient[-2].clone()
         if self.config.is_adaptive:
             assert self.config.desired_kl is not None
             self.rate.copy_(adapt_learning_rate(self.rate, kl, self.config.desired_kl, self.config.lr_bounds))
         norm = self._clip()
         skipped = (~norm.isfinite()).to(torch.float32)
-        self.optimizer.found_inf = skipped  # pyright: ignore[reportAttributeAccessIssue]
+        # without rows there is nothing to learn; momentum alone must not move the weights
+        self.optimizer.found_inf = torch.maximum(skipped, torch.as_tensor(count == 0).to(skipped))  # pyright: ignore[reportAttributeAccessIssue]
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate * group["ratio"]
         self.optimizer.step()

@@ -15,15 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from surefoot import distributed
+from surefoot.algorithm.allocate import make_storage
 from surefoot.algorithm.config import PPOConfig
-from surefoot.algorithm.diagnostics import rollout_metrics
+from surefoot.algorithm.diagnostics import rollout_metrics, weighted_means
 from surefoot.algorithm.extension import Extension
 from surefoot.algorithm.losses import clip_fraction, kl_k3, masked_mean
 from surefoot.algorithm.objectives import Objective, make_objective, value_loss
 from surefoot.algorithm.optimizer import FlatOptimizer
 from surefoot.algorithm.returns import gae, normalize_advantage
 from surefoot.algorithm.schedules import schedule_value
-from surefoot.algorithm.setup import make_storage
 from surefoot.algorithm.state import check_tensors, collect_state, restore_state
 from surefoot.algorithm.values import rollout_values
 from surefoot.networks.actor_critic import ActorCritic
@@ -62,8 +62,8 @@ class PPO(nn.Module):
         self.max_iterations, self.iteration = max_iterations, 0
         # how the last rollout's time limits were valued: by `final` observations, or by the `current` ones
         self.bootstrap = "current"
-        num_rows = spec.num_envs * distributed.world_size() * num_steps_per_env
-        self.num_batches = config.num_batches(num_rows)
+        total_envs = sum(distributed.gather_objects(spec.num_envs))
+        self.num_batches = config.num_batches(total_envs * num_steps_per_env)
         rank = distributed.rank()
         self.action_generator = distributed.generator(seed, "actions", spec.device, rank)
         self.shuffle_generator = distributed.generator(seed, "shuffle", spec.device, rank)
@@ -187,8 +187,7 @@ class PPO(nn.Module):
                 for name, value in self._learn_from(batch).items():
                     history[name].append(value.detach())
         self.objective.end_iteration(torch.stack(history["Loss/kl"][-self.num_batches :]).mean())
-        averages = distributed.mean(torch.stack([torch.stack(values).mean() for values in history.values()]))
-        metrics |= dict(zip(history, averages.unbind(), strict=True))
+        metrics |= weighted_means(history, "rows")
         metrics["Loss/skipped_updates"] = torch.stack(history["Loss/skipped_updates"]).sum()
         metrics["Loss/learning_rate"] = self.learning_rate.clone()
         for extension in self._each_extension():
@@ -212,18 +211,21 @@ class PPO(nn.Module):
         for extension in self._each_extension():
             for name, term in extension.loss(batch, out, self.policy).items():
                 loss, terms[name] = loss + term, term
-        count = batch.num_sampled if batch.mask is None else batch.sampled(batch.mask).sum()
-        norm, kl, skipped = self.optimizer.minimize(loss, kl, count)
+        rows = batch.sampled(torch.ones_like(batch.index) if batch.mask is None else batch.mask).sum()
+        norm, kl, skipped = self.optimizer.minimize(loss, kl, rows)
         self.policy.project()
-        return metrics | terms | {"Loss/kl": kl, "Loss/grad_norm": norm, "Loss/skipped_updates": skipped}
+        terms |= {"Loss/kl": kl, "Loss/grad_norm": norm, "Loss/skipped_updates": skipped, "rows": rows}
+        return metrics | terms
 
     def _augment(self, batch: Batch) -> Batch:
         """Rows added by extensions, with their inputs normalised as the sampled ones were."""
         for extension in self._each_extension():
             batch = extension.augment(batch, self.policy)
         dim = batch.index.dim() - 1
-        if batch.index.shape[dim] > batch.num_sampled:
-            added = self.policy.inputs({g: batch.added(x) for g, x in batch.observations.items()})
+        num_added = batch.index.shape[dim] - batch.num_sampled
+        if num_added:
+            raw = {g: x.narrow(dim, batch.num_sampled, num_added) for g, x in batch.observations.items()}
+            added = self.policy.inputs(raw)
             batch.inputs = {name: torch.cat([batch.inputs[name], x], dim) for name, x in added.items()}
         return batch
 

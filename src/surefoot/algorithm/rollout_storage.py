@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from surefoot.algorithm.mini_batches import flat_mini_batches, sequence_mini_batches
-from surefoot.algorithm.sequences import sequence_starts
+from surefoot.algorithm.sequences import Sequences, sequence_starts
 from surefoot.algorithm.stored import FinalObservations, rows_like, stored_dtype
 from surefoot.errors import EnvContractError
 from surefoot.types import Batch, Hidden, Observations, Step
@@ -85,6 +85,7 @@ class RolloutStorage:
         self.is_first[0] = self.is_first[-1]
         self.finals.clear()
         self._next_observations: dict[str, Tensor] | None = None
+        self.sequences: Sequences | None = None
 
     def add_action(
         self,

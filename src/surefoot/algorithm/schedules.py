@@ -1,5 +1,5 @@
-"""Schedules of the learning rate, the clip range and the entropy coefficient: data, evaluated on the
-device.
+"""Schedules of the learning rate, the clip range and the entropy coefficient: data. The adaptive rate is
+computed on the device.
 """
 
 from __future__ import annotations

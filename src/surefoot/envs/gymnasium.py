@@ -23,10 +23,8 @@ from surefoot.envs.spaces import check_action_space, observation_groups, tensor_
 from surefoot.envs.state import State, has_state, load_state, save_state
 from surefoot.envs.workers import WorkerErrors, end_workers, failure
 from surefoot.errors import EnvContractError
+from surefoot.networks.inputs import MASK_GROUP
 from surefoot.types import MirrorMap, Observations, Step
-
-MASK_GROUP = "action_mask"
-"""The group of `info["action_mask"]`: 1 where a discrete action is allowed. Never a network input."""
 
 _NUMPY = {torch.float32: np.float32, torch.int64: np.int64, torch.uint8: np.uint8}
 

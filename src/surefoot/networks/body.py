@@ -39,17 +39,20 @@ class Body(nn.Module):
     """Everything of one network below its head.
 
     Args:
-        name: `actor` or `critic`: of its input vector.
+        name: `actor` or `critic`, for errors.
+        input_name: Of its input vector.
         num_inputs: D of that vector.
         images: Encoders of its image groups; they may be another body's.
         config: Sizes and choices.
         own_network: The class behind `config.class_name`.
-        num_estimated: Numbers that the estimator predicts; 0: there is none.
+        estimator: Sizes of the network that predicts privileged observations; None: there is none.
+        num_estimated: Numbers that it predicts.
     """
 
     def __init__(
         self,
         name: str,
+        input_name: str,
         num_inputs: int,
         images: Mapping[str, ImageEncoder],
         config: NetworkConfig,
@@ -58,7 +61,7 @@ class Body(nn.Module):
         estimator: EstimatorConfig | None = None,
     ) -> None:
         super().__init__()
-        self.name, self.mixed_precision = name, False
+        self.input_name, self.mixed_precision = input_name, False
         self.image_groups, self.images = list(images), nn.ModuleList(images.values())
         width = num_inputs + sum(encoder.num_features for encoder in images.values())
         self.memory = None
@@ -88,7 +91,7 @@ class Body(nn.Module):
         return 0 if self.memory is None else self.memory.state_size
 
     def forward(self, inputs: Inputs, state: Tensor | None = None) -> BodyOutput:
-        with self.low_precision(inputs[self.name].device):
+        with self.low_precision(inputs[self.input_name].device):
             x, state = self.remember(self.encode(inputs), state, inputs.get(LENGTHS))
             features, estimate = self.think(x)
         wide = [None if x is None else at_least_float32(x) for x in (state, estimate)]
@@ -102,7 +105,7 @@ class Body(nn.Module):
         """The vector and the encoded images [..., E]."""
         named = zip(self.image_groups, self.images, strict=True)
         encoded = [encoder(inputs[f"{PIXELS}{group}"]) for group, encoder in named]
-        vector = inputs[self.name]
+        vector = inputs[self.input_name]
         return torch.cat([vector, *encoded], -1) if encoded else vector
 
     def remember(
@@ -154,10 +157,10 @@ def make_bodies(
         num_estimated = part_size(spec.observation_spaces, estimator.group, estimator.part, "actor.estimator")
     encoders = {g: ImageEncoder(shape, g, actor) for g, shape in inputs.images["actor"].items()}
     own = own_networks.get("actor")
-    body = Body("actor", inputs.sizes["actor"], encoders, actor, own, num_estimated, estimator)
+    body = Body("actor", "actor", inputs.sizes["actor"], encoders, actor, own, num_estimated, estimator)
     if is_shared:
         return body, None
     if critic.cnn != "shared":
         encoders = {g: ImageEncoder(shape, g, critic) for g, shape in inputs.images["critic"].items()}
     own = own_networks.get("critic")
-    return body, Body(inputs.critic_name, inputs.sizes["critic"], encoders, critic, own)
+    return body, Body("critic", inputs.critic_name, inputs.sizes["critic"], encoders, critic, own)

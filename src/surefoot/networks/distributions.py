@@ -122,24 +122,31 @@ class Beta:
         return (a - b) / (a + b).clamp(min=1e-6)
 
     def log_prob(self, action: Tensor) -> Tensor:
-        x = 0.5 * (action + 1)
-        log_density = (self.alpha - 1) * x.log() + (self.beta - 1) * torch.log1p(-x) - self._log_norm()
-        return (log_density - math.log(2)).sum(-1)
+        a, b = self._wide()
+        x = 0.5 * (action.double() + 1)
+        log_density = (a - 1) * x.log() + (b - 1) * torch.log1p(-x) - _log_beta(a, b)
+        return (log_density - math.log(2)).sum(-1).to(self.alpha.dtype)
 
     def entropy(self, generator: torch.Generator | None = None) -> Tensor:
-        a, b = self.alpha, self.beta
+        a, b = self._wide()
         total = a + b
         spread = (a - 1) * a.digamma() + (b - 1) * b.digamma() - (total - 2) * total.digamma()
-        return (self._log_norm() - spread + math.log(2)).sum(-1)
+        return (_log_beta(a, b) - spread + math.log(2)).sum(-1).to(self.alpha.dtype)
 
     def kl(self, other: Self) -> Tensor:
-        a, b = self.alpha, self.beta
+        (a, b), (c, d) = self._wide(), other._wide()
         total = (a + b).digamma()
-        shift = (a - other.alpha) * (a.digamma() - total) + (b - other.beta) * (b.digamma() - total)
-        return (other._log_norm() - self._log_norm() + shift).sum(-1)
+        shift = (a - c) * (a.digamma() - total) + (b - d) * (b.digamma() - total)
+        return (_log_beta(c, d) - _log_beta(a, b) + shift).sum(-1).to(self.alpha.dtype)
 
-    def _log_norm(self) -> Tensor:
-        return self.alpha.lgamma() + self.beta.lgamma() - (self.alpha + self.beta).lgamma()
+    def _wide(self) -> tuple[Tensor, Tensor]:
+        """In float64: large terms cancel, and their rounding would look like a policy that moved."""
+        return self.alpha.double(), self.beta.double()
+
+
+def _log_beta(a: Tensor, b: Tensor) -> Tensor:
+    """Logarithm of Euler's beta function."""
+    return a.lgamma() + b.lgamma() - (a + b).lgamma()
 
 
 @dataclass(frozen=True)

@@ -48,9 +48,10 @@ def image_shape(space: gymnasium.Space[Any], group: str, config: NetworkConfig) 
     if not is_uint8 and (config.cnn is None or len(space.shape) < 3):
         return None
     scale = 1 / 255 if is_uint8 else 1.0
+    if config.cnn is None and sorted(space.shape)[-2] < MIN_IMAGE:
+        return None
     if len(space.shape) == 2:
-        height, width = space.shape
-        return None if min(height, width) < MIN_IMAGE else ImageShape(1, height, width, "none", scale)
+        return ImageShape(1, *space.shape, "none", scale)
     if len(space.shape) > 3:
         raise ConfigError(
             f"observation group '{group}' has the shape {space.shape}; an image has at most 3 dimensions. "
@@ -58,18 +59,15 @@ def image_shape(space: gymnasium.Space[Any], group: str, config: NetworkConfig) 
             "cnn to flat."
         )
     a, b, c = space.shape
-    is_last, is_first = c < min(a, b), a < min(b, c)
-    if is_last:
-        shape = ImageShape(c, a, b, "last", scale)
-    elif is_first:
-        shape = ImageShape(a, b, c, "first", scale)
-    else:
-        raise ConfigError(
-            f"observation group '{group}' has the shape {space.shape}: its channels cannot be told from its "
-            "sides. Channels stand first or last and are fewer than the pixels of a side; reshape it, or set "
-            "cnn to flat."
-        )
-    return None if config.cnn is None and min(shape.height, shape.width) < MIN_IMAGE else shape
+    if c < min(a, b):
+        return ImageShape(c, a, b, "last", scale)
+    if a < min(b, c):
+        return ImageShape(a, b, c, "first", scale)
+    raise ConfigError(
+        f"observation group '{group}' has the shape {space.shape}: its channels cannot be told from its "
+        "sides. Channels stand first or last and are fewer than the pixels of a side; reshape it, or set cnn "
+        "to flat."
+    )
 
 
 class ImageEncoder(nn.Module):

@@ -158,6 +158,10 @@ def resolve_groups(spaces: Mapping[str, object], wanted: Mapping[str, Sequence[s
             groups[name] = [g for g in spaces if g != MASK_GROUP]
         if not groups[name]:
             raise ConfigError(f"obs_groups.{name} is empty; the environment has the groups {sorted(spaces)}.")
+        if MASK_GROUP in groups[name]:
+            raise ConfigError(
+                f"obs_groups.{name}: '{MASK_GROUP}' masks actions and is never a network's input."
+            )
         for group in groups[name]:
             if group not in spaces:
                 raise ConfigError(

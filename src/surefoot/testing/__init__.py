@@ -9,13 +9,24 @@ from surefoot.testing.environments import (
     TinyEnv,
 )
 from surefoot.testing.extension_suite import check_extension
-from surefoot.testing.gymnasium_environments import GymConstant, GymMasked, GymTarget, constant_gymnasium
+from surefoot.testing.gymnasium_environments import (
+    GymConstant,
+    GymForbidden,
+    GymMasked,
+    GymShapes,
+    GymStart,
+    GymTarget,
+    constant_gymnasium,
+)
 
 __all__ = [
     "ConstantEnv",
     "DiscreteTargetEnv",
     "GymConstant",
+    "GymForbidden",
     "GymMasked",
+    "GymShapes",
+    "GymStart",
     "GymTarget",
     "ReusedBufferEnv",
     "TargetEnv",

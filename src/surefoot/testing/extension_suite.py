@@ -212,7 +212,8 @@ def _train_as_rank(rank: int, kind: type[Extension], arguments: dict[str, Any], 
     distributed.init_from_env(torch.device("cpu"))
     try:
         weights = _train(make_ppo(kind(**arguments), seed=1 + rank), iterations=2, data_seed=rank)
-        shared = {k: v for k, v in weights.items() if not k.endswith("carry")}
+        # a number per environment differs, as the environments do
+        shared = {k: v for k, v in weights.items() if v.shape[:1] != (NUM_ENVS,) or "policy" in k}
         mine = {k: v.double().sum().cpu() for k, v in shared.items()}
         first, second = distributed.gather_objects(mine)
         for name, total in first.items():

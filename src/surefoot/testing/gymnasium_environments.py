@@ -10,7 +10,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from surefoot.envs.gymnasium import MASK_GROUP, GymnasiumVecEnv
+from surefoot.envs.gymnasium import GymnasiumVecEnv
+from surefoot.networks.inputs import MASK_GROUP
 
 
 class GymTarget(gymnasium.Env[np.ndarray[Any, Any], np.ndarray[Any, Any]]):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from surefoot.algorithm.rollout_storage import RolloutStorage
 from surefoot.errors import NonFiniteError
+from surefoot.networks.inputs import MASK_GROUP
 from surefoot.types import Observations, Step
 
 _FINAL = "final "
@@ -190,8 +191,11 @@ def _any_row(bad: Mapping[str, Tensor]) -> Tensor:
 
 
 def _clean(observations: Observations, rows: Tensor) -> dict[str, Tensor]:
-    """Zeros in every group of the rows."""
-    return {g: x.masked_fill(rows.view(-1, *[1] * (x.dim() - 1)), 0) for g, x in observations.items()}
+    """Zeros in every group of the rows; but what the environment allows there stays true."""
+    cleaned = {g: x.masked_fill(rows.view(-1, *[1] * (x.dim() - 1)), 0) for g, x in observations.items()}
+    if MASK_GROUP in observations:
+        cleaned[MASK_GROUP] = torch.nan_to_num(observations[MASK_GROUP], nan=1.0)
+    return cleaned
 
 
 def _message(source: str, env: int, where: str, values: Tensor | None) -> str:
