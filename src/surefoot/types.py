@@ -70,8 +70,8 @@ class Step:
         """
         ended = dones.bool().flatten()
         time_outs = torch.as_tensor(extras.get("time_outs", False), device=ended.device).bool().flatten()
-        truncated = ended & time_outs
-        return cls(observations, rewards, ended & ~truncated, truncated, extras.get("final_observations"))
+        finals = extras.get("final_observations")
+        return cls(observations, rewards, ended & ~time_outs, ended & time_outs, finals)
 
 
 @dataclass(frozen=True)

@@ -263,3 +263,35 @@ def test_the_std_stays_below_its_ceiling() -> None:
     for metrics in Task().run(ppo, 10):
         assert metrics["Policy/mean_std"].item() <= 1.1 + 1e-6
     assert ppo.policy.action_head.std_param.max().item() == pytest.approx(1.1)
+
+
+def test_above_max_kl_the_rest_of_an_iteration_changes_nothing() -> None:
+    def trained(max_kl: float | None, epochs: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        config = PPOConfig(
+            learning_rate=0.02,
+            schedule="fixed",
+            num_mini_batches=2,
+            num_learning_epochs=epochs,
+            max_kl=max_kl,
+        )
+        ppo = make_ppo(config)
+        (metrics,) = Task().run(ppo)
+        return weights_of(ppo), metrics
+
+    # the KL of each mini-batch is that before its step: 0 at the first, so exactly one step is made
+    stopped, metrics = trained(1e-9, 5)
+    assert metrics["Loss/stopped_updates"] == 9
+    assert metrics["Loss/skipped_updates"] == 0
+    free, free_metrics = trained(None, 5)
+    assert free_metrics["Loss/stopped_updates"] == 0
+    name = "policy.actor.layers.0.weight"
+    start = weights_of(make_ppo(PPOConfig()))[name]
+    assert 0 < (stopped[name] - start).abs().max() <= 0.02 * 1.001
+    assert (free[name] - start).abs().max() > 0.02
+
+
+def test_max_kl_starts_anew_in_each_iteration() -> None:
+    config = PPOConfig(learning_rate=0.02, schedule="fixed", num_mini_batches=2, max_kl=1e-9)
+    ppo = make_ppo(config)
+    for metrics in Task().run(ppo, 3):
+        assert metrics["Loss/stopped_updates"] == 9

@@ -298,3 +298,42 @@ def test_a_mirrored_recurrent_actor_is_refused() -> None:
     with pytest.raises(ConfigError, match="mirror and rnn_type"):
         ActorConfig(mirror=True, rnn_type="gru")
     assert NetworkConfig().rnn_type is None
+
+
+def test_memory_at_the_start_of_a_sequence_is_that_of_the_present_weights_in_each_epoch() -> None:
+    """Otherwise the ratio would not see how far the policy moved in what it remembers."""
+
+    class States(Extension):
+        def loss(self, batch: Batch, out: PolicyOutput, policy: ActorCritic) -> dict[str, Tensor]:
+            seen.append({name: x.clone() for name, x in batch.rollout.hidden.items()})
+            weights.append([p.detach().clone() for p in policy.parameters()])
+            return {}
+
+    seen: list[dict[str, Tensor]] = []
+    weights: list[list[Tensor]] = []
+    network: dict[str, Any] = {"hidden_dims": [7], "rnn_type": "gru", "rnn_hidden_dim": 5}
+    config = PPOConfig(num_mini_batches=2, num_learning_epochs=2, learning_rate=0.01, sequence_length=4)
+    ppo = make_ppo(
+        config,
+        make_spec(5),
+        num_steps=8,
+        actor=ActorConfig(**network),
+        critic=CriticConfig(**network),
+        extensions=[States()],
+        dtype=torch.float64,
+    )
+    RandomEnds(4).run(ppo)
+    rollout = ppo.storage
+    for name, body in (("actor", ppo.policy.actor), ("critic", ppo.policy.value_body)):
+        assert torch.equal(seen[0][name], seen[1][name])
+        assert not torch.equal(seen[1][name], seen[2][name])
+        with torch.no_grad():
+            for p, w in zip(ppo.policy.parameters(), weights[2], strict=True):
+                p.copy_(w)  # as they were when the second epoch began
+            state = seen[0][name][0]
+            inputs = rollout.inputs[body.input_name]
+            assert body.memory is not None
+            for t in range(4):
+                _, state = body.memory.step(inputs[t], forget({"_": state}, rollout.is_first[t])["_"])
+            expected = forget({"_": state}, rollout.is_first[4])["_"]
+        torch.testing.assert_close(seen[2][name][1], expected, rtol=0, atol=1e-12)

@@ -39,6 +39,9 @@ class PPOConfig:
     desired_kl: float | None = 0.01
     """Target of the `adaptive` schedule, per mini-batch. Raise: larger policy steps. Must be above 0
     there."""
+    max_kl: Annotated[float, Gt(0)] | None = None
+    """Above this KL of a mini-batch the rest of the iteration's mini-batches change nothing; null: no limit.
+    Lower: shorter policy steps, more of each rollout unused (`Loss/stopped_updates`)."""
     lr_bounds: tuple[Annotated[float, Gt(0)], Annotated[float, Gt(0)]] = (1e-5, 1e-2)
     """Bounds of the `adaptive` learning rate."""
     clip_param: Annotated[float, Gt(0)] = 0.2

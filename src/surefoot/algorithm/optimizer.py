@@ -35,6 +35,8 @@ class FlatOptimizer(nn.Module):
     """
 
     rate: Tensor
+    stopped: Tensor
+    """0-d: updates of this iteration that were not made because the KL was above `max_kl`."""
 
     def __init__(self, segments: Mapping[str, Iterable[nn.Parameter]], config: PPOConfig) -> None:
         super().__init__()
@@ -64,6 +66,7 @@ class FlatOptimizer(nn.Module):
             groups.append({"params": [parameter], "ratio": ratio})
         rate = torch.tensor(config.learning_rate, dtype=data.dtype, device=first.device)
         self.register_buffer("rate", rate)
+        self.register_buffer("stopped", torch.zeros((), device=first.device), persistent=False)
         self.optimizer = OPTIMIZERS[config.optimizer](groups, lr=config.learning_rate, fused=True)  # pyright: ignore[reportCallIssue]
 
     def _rate_ratio(self, segment: str) -> float:
@@ -97,8 +100,11 @@ class FlatOptimizer(nn.Module):
             self.rate.copy_(adapt_learning_rate(self.rate, kl, self.config.desired_kl, self.config.lr_bounds))
         norm = self._clip()
         skipped = (~norm.isfinite()).to(torch.float32)
+        if self.config.max_kl is not None:
+            self.stopped += (kl > self.config.max_kl) | (self.stopped > 0)
         # without rows there is nothing to learn; momentum alone must not move the weights
-        self.optimizer.found_inf = torch.maximum(skipped, torch.as_tensor(count == 0).to(skipped))  # pyright: ignore[reportAttributeAccessIssue]
+        is_idle = (self.stopped > 0) | torch.as_tensor(count == 0, device=skipped.device)
+        self.optimizer.found_inf = torch.maximum(skipped, is_idle.to(skipped))  # pyright: ignore[reportAttributeAccessIssue]
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate * group["ratio"]
         self.optimizer.step()

@@ -25,7 +25,7 @@ from surefoot.algorithm.optimizer import FlatOptimizer
 from surefoot.algorithm.returns import gae, normalize_advantage
 from surefoot.algorithm.schedules import schedule_value
 from surefoot.algorithm.state import check_tensors, collect_state, restore_state
-from surefoot.algorithm.values import rollout_values
+from surefoot.algorithm.values import refresh_memory, rollout_values
 from surefoot.networks.actor_critic import ActorCritic
 from surefoot.networks.memory import forget
 from surefoot.types import Batch, EnvSpec, Hidden, Observations, PolicyOutput, Step
@@ -180,6 +180,8 @@ class PPO(nn.Module):
         metrics = rollout_metrics(rollout) | {"Data/advantage_std": self.advantage_std}
         history: dict[str, list[Tensor]] = defaultdict(list)
         for epoch in range(config.num_learning_epochs):
+            if epoch:
+                refresh_memory(self.policy, rollout)
             if epoch and config.recompute_advantages:
                 with torch.no_grad():
                     self._estimate_advantages()
@@ -190,8 +192,10 @@ class PPO(nn.Module):
         metrics |= weighted_means(history, "rows")
         metrics["Loss/skipped_updates"] = torch.stack(history["Loss/skipped_updates"]).sum()
         metrics["Loss/learning_rate"] = self.learning_rate.clone()
+        metrics["Loss/stopped_updates"] = self.optimizer.stopped.clone()
         for extension in self._each_extension():
             metrics |= extension.learn(rollout)
+        self.hidden = {**self.hidden, **refresh_memory(self.policy, rollout)}
         self._update_normalizers()
         self.iteration += 1
         rollout.begin()
@@ -222,8 +226,7 @@ class PPO(nn.Module):
         for extension in self._each_extension():
             batch = extension.augment(batch, self.policy)
         dim = batch.index.dim() - 1
-        num_added = batch.index.shape[dim] - batch.num_sampled
-        if num_added:
+        if num_added := batch.index.shape[dim] - batch.num_sampled:
             raw = {g: x.narrow(dim, batch.num_sampled, num_added) for g, x in batch.observations.items()}
             added = self.policy.inputs(raw)
             batch.inputs = {name: torch.cat([batch.inputs[name], x], dim) for name, x in added.items()}
@@ -270,10 +273,6 @@ class PPO(nn.Module):
         """0-d, the actor's present rate."""
         return self.optimizer.rate
 
-    @property
-    def kl_kind(self) -> str:
-        return self.policy.action_head.kl_kind
-
     def warm_up(self, observations: Iterable[Observations]) -> None:
         """Give the normalisers provisional statistics, [N, ...] observations a step; none of them is
         counted.
@@ -296,8 +295,9 @@ class PPO(nn.Module):
         self.hidden = {name: x.to(self.spec.device).clone() for name, x in state["hidden"].items()}
 
     def _apply_schedules(self) -> None:
-        """Set what a schedule owns, for the iteration that is about to be learned."""
+        """What a schedule owns, for the iteration that is about to be learned."""
         config, now = self.config, (self.max_iterations, self.iteration)
+        self.optimizer.stopped.zero_()
         self.objective.clip.fill_(schedule_value(config.clip_schedule, config.clip_param, *now))
         self.entropy_coef = schedule_value(config.entropy_schedule, config.entropy_coef, *now)
         if not config.is_adaptive:

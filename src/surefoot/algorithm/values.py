@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from surefoot.algorithm.rollout_storage import RolloutStorage
 from surefoot.networks.actor_critic import ActorCritic
+from surefoot.networks.body import Body
 from surefoot.networks.encoders import at_least_float32
-from surefoot.networks.inputs import Inputs
+from surefoot.networks.inputs import PIXELS, Inputs
 from surefoot.networks.memory import forget
 
 BLOCK_ROWS = 16384
@@ -37,44 +38,77 @@ def rollout_values(policy: ActorCritic, rollout: RolloutStorage) -> tuple[Tensor
     return values, bootstrap, memory
 
 
+@torch.no_grad()
+def refresh_memory(policy: ActorCritic, rollout: RolloutStorage) -> dict[str, Tensor]:
+    """The states of every memory where sequences start, and before row T [N, K], with the present weights.
+
+    Nothing where sequences start with the rollout only. Elsewhere a sequence would start from what older weights
+    remembered, and neither ratio nor KL would see how far the policy moved in the memory it brings along.
+    """
+    if len(rollout.starts) == 1:
+        return {}
+    bodies = {"actor": policy.actor, "critic": policy.critic}
+    inputs = {"actor": _of_actor(policy, rollout.inputs), "critic": _of_critic(policy, rollout.inputs)}
+    after: dict[str, Tensor] = {}
+    for name, body in bodies.items():
+        if body is not None and body.state_size:
+            with body.low_precision(rollout.device):
+                x = _in_blocks(body.encode, inputs[name], 2)
+                for _, before, _, _ in _walk(body, name, x, rollout, keep=True):
+                    after[name] = before
+    return after
+
+
 def _recurrent_values(
     policy: ActorCritic, rollout: RolloutStorage, inputs: Inputs, finals: Inputs
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Only the memory goes step by step, all environments together: nothing is padded, whatever the ends.
-
-    A final observation is one step more in its episode, apart from the state that goes on.
-    """
+    """A final observation is one step more in its episode, apart from the state that goes on."""
     body, name = policy.value_body, "critic" if policy.critic else "actor"
-    memory, num_steps = body.memory, rollout.num_transitions_per_env
-    assert memory is not None
+    assert body.memory is not None
     with body.low_precision(rollout.device):
         x, final_x = _in_blocks(body.encode, inputs, 2), _in_blocks(body.encode, finals, 1)
-        state = rollout.hidden[name][0]
         outs: list[Tensor] = []
-        final_outs = [final_x.new_zeros(0, memory.num_features)]
-        ends = rollout.finals.steps()
-        before = state
-        for t in range(num_steps + 1):
-            before = forget({name: state}, rollout.is_first[t])[name]
-            if policy.critic is not None:
-                rollout.keep_hidden(name, t, before)
-            out, state = memory.step(x[t], before)
+        final_outs = [final_x.new_zeros(0, body.memory.num_features)]
+        ends, carry = rollout.finals.steps(), {}
+        for t, before, out, state in _walk(body, name, x, rollout, keep=policy.critic is not None):
             outs.append(out)
             if t in ends:
                 rows, part = ends[t]
-                final_outs.append(memory.step(final_x[part], state[rows])[0])
-        remembered = torch.stack(outs)
-        features = _in_blocks(lambda i: body.think(i["x"])[0], {"x": remembered}, 2)
+                final_outs.append(body.memory.step(final_x[part], state[rows])[0])
+            carry = {name: before}
+        features = _in_blocks(lambda i: body.think(i["x"])[0], {"x": torch.stack(outs)}, 2)
         final_features = body.think(torch.cat(final_outs))[0]
-    carry = {} if policy.critic is None else {name: before}
     values = [policy.value_on(at_least_float32(f)) for f in (features, final_features)]
-    return values[0], values[1], carry
+    # of a shared memory the actor's own walk has the state already
+    return values[0], values[1], carry if policy.critic else {}
+
+
+def _walk(
+    body: Body, name: str, x: Tensor, rollout: RolloutStorage, keep: bool
+) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+    """The memory through encoded rows [T+1, N, E]: step, state before, output, state after.
+
+    Only the memory goes step by step, all environments together: nothing is padded, whatever the ends.
+    """
+    assert body.memory is not None
+    state = rollout.hidden[name][0]
+    for t, row in enumerate(x):
+        before = forget({name: state}, rollout.is_first[t])[name]
+        if keep:
+            rollout.keep_hidden(name, t, before)
+        out, state = body.memory.step(row, before)
+        yield t, before, out, state
+
+
+def _of_actor(policy: ActorCritic, inputs: Inputs) -> Inputs:
+    names = ["actor", *(f"{PIXELS}{g}" for g in policy.inputs.images["actor"])]
+    return {name: inputs[name] for name in names}
 
 
 def _of_critic(policy: ActorCritic, inputs: Inputs) -> Inputs:
     """What the value network reads."""
     pipeline = policy.inputs
-    names = [pipeline.critic_name, *(f"pixels.{g}" for g in pipeline.images["critic"])]
+    names = [pipeline.critic_name, *(f"{PIXELS}{g}" for g in pipeline.images["critic"])]
     return {name: inputs[name] for name in names}
 
 

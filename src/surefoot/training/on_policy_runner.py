@@ -187,7 +187,7 @@ class OnPolicyRunner:
             "wall_time_s": self.wall_time_s,
             **episodes,
             **own,
-            "Loss/kl_kind": self.alg.kl_kind,
+            "Loss/kl_kind": self.policy.action_head.kl_kind,
             "Data/bootstrap": bootstrap,
             "Perf/total_fps": num_steps / (collection_time + learning_time),
             "Perf/collection_time": collection_time,

@@ -24,7 +24,13 @@ if TYPE_CHECKING:
     from surefoot.training.on_policy_runner import OnPolicyRunner
 
 
-_COUNTS = ("Data/samples_used", "Data/truncations", "Data/terminations", "Loss/skipped_updates")
+_COUNTS = (
+    "Data/samples_used",
+    "Data/truncations",
+    "Data/terminations",
+    "Loss/skipped_updates",
+    "Loss/stopped_updates",
+)
 
 
 def to_numbers(values: Mapping[str, Tensor | float | None]) -> dict[str, float | int | None]:
