@@ -12,6 +12,7 @@ import torch
 
 from surefoot.errors import CheckpointError, NonFiniteError
 from surefoot.training.checkpoint import (
+    FORMAT,
     find_checkpoint,
     find_run,
     load_checkpoint,
@@ -21,7 +22,29 @@ from surefoot.training.checkpoint import (
 
 
 def minimal(**extra: object) -> dict[str, object]:
-    return {"format": 1, "algorithm": {"tensors": {"w": torch.arange(3.0)}}, **extra}
+    """The least that is a checkpoint."""
+    return {
+        "format": FORMAT,
+        "task": None,
+        "iteration": 0,
+        "env_steps": 0,
+        "wall_time_s": 0.0,
+        "config": {},
+        "spec": {},
+        "device": "cpu",
+        "algorithm": {"tensors": {"w": torch.arange(3.0)}},
+        "best": {},
+        "skips": {},
+        "hooks": {},
+        "num_envs": 1,
+        "env": None,
+        "observations": None,
+        "episodes": {},
+        "guard": {},
+        "rng": {},
+        "processes": [],
+        **extra,
+    }
 
 
 def touch(path: Path, content: dict[str, object] | None = None) -> Path:
@@ -59,7 +82,7 @@ def test_an_object_is_refused_by_its_path(tmp_path: Path) -> None:
 def test_weights_that_are_not_finite_never_replace_a_good_file(tmp_path: Path) -> None:
     path = touch(tmp_path / "last.pt")
     before = path.read_bytes()
-    bad = {"format": 1, "algorithm": {"tensors": {"policy.w": torch.tensor([1.0, float("nan")])}}}
+    bad = minimal(algorithm={"tensors": {"policy.w": torch.tensor([1.0, float("nan")])}})
     with pytest.raises(NonFiniteError, match=r"algorithm\.tensors\.policy\.w"):
         save_checkpoint(path, bad)
     assert path.read_bytes() == before
@@ -126,9 +149,10 @@ class Attack:
 
 def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
     path = tmp_path / "attack.pt"
-    torch.save({"format": 1, "algorithm": Attack(tmp_path / "executed")}, path)
-    with pytest.raises(CheckpointError, match="nothing in it was executed"):
+    torch.save(minimal(algorithm=Attack(tmp_path / "executed")), path)
+    with pytest.raises(CheckpointError, match=r"attack\.pt .*nothing in it was executed") as error:
         load_checkpoint(path)
+    assert "\n" not in str(error.value)
     assert not (tmp_path / "executed").exists()
 
 

@@ -37,6 +37,8 @@ class FlatOptimizer(nn.Module):
     rate: Tensor
     stopped: Tensor
     """0-d: updates of this iteration that were not made because the KL was above `max_kl`."""
+    first_skipped: Tensor
+    """0-d: the number, from 1, of this iteration's first update that was skipped; 0: none was."""
 
     def __init__(self, segments: Mapping[str, Iterable[nn.Parameter]], config: PPOConfig) -> None:
         super().__init__()
@@ -66,8 +68,16 @@ class FlatOptimizer(nn.Module):
             groups.append({"params": [parameter], "ratio": ratio})
         rate = torch.tensor(config.learning_rate, dtype=data.dtype, device=first.device)
         self.register_buffer("rate", rate)
-        self.register_buffer("stopped", torch.zeros((), device=first.device), persistent=False)
+        for name in ("stopped", "first_skipped"):
+            self.register_buffer(name, torch.zeros((), device=first.device), persistent=False)
+        self.num_updates = 0
         self.optimizer = OPTIMIZERS[config.optimizer](groups, lr=config.learning_rate, fused=True)  # pyright: ignore[reportCallIssue]
+
+    def begin(self) -> None:
+        """An iteration begins."""
+        self.stopped.zero_()
+        self.first_skipped.zero_()
+        self.num_updates = 0
 
     def _rate_ratio(self, segment: str) -> float:
         """Of the segment's learning rate to the actor's."""
@@ -100,6 +110,9 @@ class FlatOptimizer(nn.Module):
             self.rate.copy_(adapt_learning_rate(self.rate, kl, self.config.desired_kl, self.config.lr_bounds))
         norm = self._clip()
         skipped = (~norm.isfinite()).to(torch.float32)
+        self.num_updates += 1
+        is_first = (skipped > 0) & (self.first_skipped == 0)
+        self.first_skipped += torch.where(is_first, float(self.num_updates), 0.0)
         if self.config.max_kl is not None:
             self.stopped += (kl > self.config.max_kl) | (self.stopped > 0)
         # without rows there is nothing to learn; momentum alone must not move the weights

@@ -297,7 +297,7 @@ class PPO(nn.Module):
     def _apply_schedules(self) -> None:
         """What a schedule owns, for the iteration that is about to be learned."""
         config, now = self.config, (self.max_iterations, self.iteration)
-        self.optimizer.stopped.zero_()
+        self.optimizer.begin()
         self.objective.clip.fill_(schedule_value(config.clip_schedule, config.clip_param, *now))
         self.entropy_coef = schedule_value(config.entropy_schedule, config.entropy_coef, *now)
         if not config.is_adaptive:

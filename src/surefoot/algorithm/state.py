@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from surefoot.errors import CheckpointError
 
@@ -31,20 +31,23 @@ def restore_state(module: nn.Module, state: dict[str, Any]) -> None:
     """The reverse of `collect_state`, into a module built with the same configuration.
 
     Raises:
-        CheckpointError: naming the first entry that is missing, unknown or of another shape.
+        CheckpointError: naming the first entry that is missing, unknown or of another shape; nothing has
+            been changed then.
     """
+    optimizers = dict(_attributes(module, torch.optim.Optimizer))
+    generators = dict(_attributes(module, torch.Generator))
     check_tensors(module.state_dict(), state["tensors"])
+    for path, optimizer in optimizers.items():
+        _check_optimizer(path, optimizer, _of(state["optimizers"], path, "optimiser"))
+    for path, generator in generators.items():
+        _check_generator(path, generator, _of(state["generators"], path, "generator"))
+
     module.load_state_dict(state["tensors"])
-    for path, optimizer in _attributes(module, torch.optim.Optimizer):
-        saved = _of(state["optimizers"], path, "optimiser")
-        if saved["kind"] != type(optimizer).__name__:
-            raise CheckpointError(
-                f"the optimiser '{path}' is {saved['kind']} in the checkpoint and "
-                f"{type(optimizer).__name__} here; use the configuration it was made with."
-            )
-        optimizer.load_state_dict(copy.deepcopy({k: v for k, v in saved.items() if k != "kind"}))
-    for path, generator in _attributes(module, torch.Generator):
-        generator.set_state(_of(state["generators"], path, "generator").cpu())
+    for path, optimizer in optimizers.items():
+        saved = {k: v for k, v in state["optimizers"][path].items() if k != "kind"}
+        optimizer.load_state_dict(copy.deepcopy(saved))
+    for path, generator in generators.items():
+        generator.set_state(state["generators"][path].cpu())
 
 
 def check_tensors(own: dict[str, Any], saved: dict[str, Any]) -> None:
@@ -54,11 +57,44 @@ def check_tensors(own: dict[str, Any], saved: dict[str, Any]) -> None:
             raise CheckpointError(f"the checkpoint lacks '{name}'; it was made with another configuration.")
         if name not in own:
             raise CheckpointError(f"the checkpoint holds '{name}', which this configuration does not build.")
+        if not isinstance(saved[name], Tensor):
+            raise CheckpointError(
+                f"'{name}' is of type {type(saved[name]).__name__} in the checkpoint; expected a tensor."
+            )
         if own[name].shape != saved[name].shape:
             raise CheckpointError(
                 f"'{name}' has shape {tuple(saved[name].shape)} in the checkpoint and "
                 f"{tuple(own[name].shape)} here; use the configuration and environment it was made with."
             )
+
+
+def _check_optimizer(path: str, optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+    """Raise a CheckpointError where `saved` is of another kind, or has other groups of parameters."""
+    here, kind = type(optimizer).__name__, saved["kind"]
+    if kind != here:
+        raise CheckpointError(
+            f"the optimiser '{path}' is {kind} in the checkpoint and {here} here; use the configuration it "
+            "was made with."
+        )
+    theirs, ours = (
+        [len(group["params"]) for group in groups]
+        for groups in (saved["param_groups"], optimizer.param_groups)
+    )
+    if theirs != ours:
+        raise CheckpointError(
+            f"the optimiser '{path}' has groups of {theirs} parameters in the checkpoint and of {ours} here; "
+            "use the configuration it was made with."
+        )
+
+
+def _check_generator(path: str, generator: torch.Generator, saved: Any) -> None:
+    """Raise a CheckpointError where `saved` is no state of such a generator."""
+    try:
+        torch.Generator(generator.device).set_state(saved.cpu())
+    except (AttributeError, RuntimeError, TypeError) as error:
+        raise CheckpointError(
+            f"the generator '{path}' cannot take its state in the checkpoint ({str(error).splitlines()[0]})."
+        ) from error
 
 
 def _of(states: dict[str, Any], path: str, kind: str) -> Any:

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from surefoot.errors import CheckpointError, NonFiniteError
-
-FORMAT = 1
-"""Version of the layout; it rises when older readers can no longer read a file."""
+from surefoot.training.migrate import FORMAT, migrate, misfit
 
 _ARRAY = "__numpy__"
 _MODEL = re.compile(r"model_(\d+)\.pt")
+_DIRECTORY = 0x10
+_TEMPORARY = re.compile(r"\..+\.(\d+)\.tmp")
 
 # ------------------------------------------------------------------ writing
 
@@ -68,11 +68,47 @@ def _replacing(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
         os.replace(temporary, path)
-    except OSError as error:
-        raise CheckpointError(f"cannot write {path}: {error.strerror or error}.") from error
+        _flush_directory(path.parent)
+    except (OSError, RuntimeError) as error:
+        # PyTorch's writer hides the refusal of the disk behind a RuntimeError of its own
+        fault = error if isinstance(error, OSError) or error.__context__ is None else error.__context__
+        stays = " The file that was there stays." if os.path.exists(path) else ""
+        raise CheckpointError(
+            f"cannot write {path}: {getattr(fault, 'strerror', None) or fault}.{stays}{_offer_previous(path)}"
+        ) from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def _flush_directory(directory: Path) -> None:
+    """Make a rename survive a power cut, where the system lets a directory be opened for that."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def remove_stale(directory: Path) -> None:
+    """Delete the temporary files of killed processes; those of living ones may be in use."""
+    for path in directory.glob(".*.tmp"):
+        match = _TEMPORARY.fullmatch(path.name)
+        if match and not _is_alive(int(match[1])):
+            path.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    if os.name != "posix":
+        return True  # elsewhere there is no harmless signal to ask with
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def to_plain(value: Any, path: str = "") -> Any:
@@ -133,10 +169,10 @@ def named_tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def load_checkpoint(path: Path | str) -> dict[str, Any]:
-    """Read a checkpoint onto the CPU, executing nothing from it.
+    """Read a checkpoint onto the CPU, executing nothing from it; older formats are brought to this one.
 
     Raises:
-        CheckpointError: no such file; cut off (the newest complete file beside it is offered); not ours.
+        CheckpointError: no such file; damaged (the newest complete file beside it is offered); not ours.
     """
     path = Path(path)
     if not path.is_file():
@@ -152,39 +188,72 @@ def load_checkpoint(path: Path | str) -> dict[str, Any]:
             f"{path} is not a Surefoot checkpoint: it holds more than tensors and plain data; nothing in "
             "it was executed."
         ) from None
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"{path} is damaged ({reason}).{_offer_previous(path)}") from None
+    except Exception as error:  # noqa: BLE001 - damage can make the readers raise anything
+        raise CheckpointError(f"{path} is damaged ({_first_line(error)}).{_offer_previous(path)}") from None
     if not isinstance(data, dict) or "format" not in data or "algorithm" not in data:
-        keys = f" (its keys: {', '.join(map(str, list(data)[:5]))})" if isinstance(data, dict) else ""
+        names = [_short(key) for key in list(data)[:5]] if isinstance(data, dict) else []
+        keys = f" (its keys: {', '.join(names)})" if names else ""
         raise CheckpointError(
             f"{path} is not a Surefoot checkpoint{keys}; RUN is a run directory or one of its files."
         )
-    if data["format"] > FORMAT:
+    version = data["format"]
+    if type(version) is not int or version < 1:
         raise CheckpointError(
-            f"{path} has format {data['format']}; this version of Surefoot reads up to {FORMAT}. Upgrade it."
+            f"{path} is not a Surefoot checkpoint: its format is {_short(repr(version))}; expected a number "
+            f"from 1 to {FORMAT}."
         )
-    return from_plain(data)
+    if version > FORMAT:
+        raise CheckpointError(
+            f"{path} has format {version}; this version of Surefoot reads up to {FORMAT}. Upgrade it."
+        )
+    try:
+        state = migrate(from_plain(data))
+        fault = misfit(state)
+    except KeyError as error:
+        state, fault = {}, f"it lacks {error}"
+    except (AttributeError, RuntimeError, TypeError) as error:
+        state, fault = {}, f"it is not laid out as format {version} ({_first_line(error)})"
+    if fault:
+        raise CheckpointError(f"{path} is not a complete checkpoint: {fault}.")
+    return state
+
+
+def _short(value: Any) -> str:
+    return " ".join(str(value).split())[:40]
+
+
+def _first_line(error: Exception) -> str:
+    """Of the message, with the type where the message alone says little."""
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _fault(path: Path) -> str | None:
-    """What is wrong with a file that begins like a checkpoint: its end is missing, or a checksum differs."""
-    with path.open("rb") as file:
-        start = file.read(2)
-    if not start or (start == b"PK" and not zipfile.is_zipfile(path)):
-        return f"cut off ({path.stat().st_size} bytes)"
-    if start == b"PK":
+    """What is wrong with a file that begins or ends like a checkpoint: cut off, or a checksum differs."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(2)
+        is_zip = zipfile.is_zipfile(path)
+        if not start or (start == b"PK" and not is_zip):
+            return f"cut off ({path.stat().st_size} bytes)"
+        if not is_zip:
+            return None
         with zipfile.ZipFile(path) as archive:
-            # PyTorch itself does not look at the checksums
-            return "damaged (its checksum differs)" if archive.testzip() else None
-    return None
+            # PyTorch itself looks at no checksum, and reads nothing where an entry is marked as a directory
+            is_whole = archive.testzip() is None
+            if not is_whole or any(entry.external_attr & _DIRECTORY for entry in archive.infolist()):
+                return "damaged (its checksum differs)"
+            return None
+    except PermissionError as error:
+        return f"not readable ({error.strerror})"
+    except Exception as error:  # noqa: BLE001 - damage can make the readers raise anything
+        return f"damaged ({_first_line(error)})"
 
 
 def _offer_previous(path: Path) -> str:
-    others = [p for p in _by_recency(path.parent) if p != path and zipfile.is_zipfile(p) and not _fault(p)]
-    return (
-        f" The newest complete checkpoint beside it is {others[0]}." if others else " No other is beside it."
-    )
+    others = (p for p in _by_recency(path.parent) if p != path)
+    other = next((p for p in others if not _fault(p) and zipfile.is_zipfile(p)), None)
+    return f" The newest complete checkpoint beside it is {other}." if other else " No other is beside it."
 
 
 # ------------------------------------------------------------------ finding
@@ -201,10 +270,11 @@ def numbered(directory: Path) -> list[Path]:
     return sorted((p for p in directory.glob("model_*.pt") if iteration_of(p) >= 0), key=iteration_of)
 
 
-def prune(directory: Path, keep: int) -> None:
-    """Delete all but the newest `keep` numbered checkpoints."""
+def prune(directory: Path, keep: int, spare: Path | None = None) -> None:
+    """Delete all but the newest `keep` numbered checkpoints, and never `spare`."""
     for path in numbered(directory)[:-keep]:
-        path.unlink(missing_ok=True)
+        if path != spare:
+            path.unlink(missing_ok=True)
 
 
 def _by_recency(directory: Path) -> list[Path]:

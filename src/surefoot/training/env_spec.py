@@ -91,25 +91,46 @@ def space_from_data(data: Mapping[str, Any]) -> gymnasium.Space[Any]:
 def check_spec(saved: Mapping[str, Any], spec: EnvSpec) -> None:
     """Refuse an environment that does not fit a checkpoint.
 
+    The bounds of observations may differ: no network reads them.
+
     Raises:
-        CheckpointError: naming the first group or action space of another shape.
+        CheckpointError: naming the first group of another shape or number of values, or both action spaces.
     """
     theirs = spec_from_data(saved, spec.device)
     for group in {**theirs.observation_spaces, **spec.observation_spaces}:
         before, now = theirs.observation_spaces.get(group), spec.observation_spaces.get(group)
-        if before is None or now is None or before.shape != now.shape:
+        if before is None or now is None or _size(before) != _size(now):
             raise CheckpointError(
                 f"the checkpoint was made with observation group '{group}' {_shape(before)}, the environment "
                 f"has it {_shape(now)}; use the task and settings that it was made with."
             )
-    if theirs.action_space.shape != spec.action_space.shape or type(theirs.action_space) is not type(
-        spec.action_space
-    ):
+    if not _are_same_actions(theirs.action_space, spec.action_space):
         raise CheckpointError(
             f"the checkpoint was made with actions {theirs.action_space}, the environment takes "
             f"{spec.action_space}."
         )
 
 
+def _size(space: gymnasium.Space[Any]) -> tuple[Any, list[int] | None]:
+    """Shape, and how many values each entry can take where they are counted."""
+    counts = getattr(space, "n", None) if isinstance(space, gymnasium.spaces.Discrete) else None
+    counts = getattr(space, "nvec", counts)
+    return space.shape, None if counts is None else np.ravel(counts).tolist()
+
+
+def _are_same_actions(before: gymnasium.Space[Any], now: gymnasium.Space[Any]) -> bool:
+    """Whether the same raw action does the same in both; the dtype may differ."""
+    if before.shape != now.shape:
+        return False
+    if isinstance(before, gymnasium.spaces.Box) and isinstance(now, gymnasium.spaces.Box):
+        return np.allclose(before.low, now.low) and np.allclose(before.high, now.high)
+    first, second = space_to_data(before), space_to_data(now)
+    return first.keys() == second.keys() and all(
+        np.array_equal(np.ravel(first[key]), np.ravel(second[key])) for key in first
+    )
+
+
 def _shape(space: gymnasium.Space[Any] | None) -> str:
-    return "absent" if space is None else f"of shape {space.shape}"
+    if space is None:
+        return "absent"
+    return f"of shape {space.shape}" if _size(space)[1] is None else f"as {space}"

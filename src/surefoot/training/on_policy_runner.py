@@ -25,6 +25,7 @@ from surefoot.training.env_log import EnvLog
 from surefoot.training.episodes import EpisodeStatistics
 from surefoot.training.eval_hook import EvaluationHook
 from surefoot.training.evaluation import InferencePolicy
+from surefoot.training.faults import FaultRecorder
 from surefoot.training.guards import LearningRateWatch, RewardWatch, SkippedUpdateGuard, TimeLimitWatch
 from surefoot.training.hooks import Hook, build_hooks
 from surefoot.training.interrupt import Interrupts
@@ -97,6 +98,7 @@ class OnPolicyRunner:
         self.env_log = EnvLog()
         self.guard = NonFiniteGuard(self.config.on_nonfinite, num_envs, self.device)
         self.masks = ActionMaskGuard(env.action_space, self.device)
+        self.faults = FaultRecorder(self.alg)
         self.skips = SkippedUpdateGuard(self.alg, self.config.on_skipped)
         self._time_limits = TimeLimitWatch(env.max_episode_length, num_envs)
         self._outliers, self._rates = RewardWatch(), LearningRateWatch(self.config.algorithm)
@@ -138,9 +140,11 @@ class OnPolicyRunner:
             self._stopwatch.mark()
             self.alg.compute_returns(observations)
             bootstrap = self.alg.bootstrap
+            self.faults.before_update()
             stats = self.alg.update()
             self._stopwatch.mark()
             self.metrics = self._record(stats, bootstrap)
+            self.faults.after_update(self, self.metrics)
             self.iteration += 1
             reason = self._after_iteration(self.metrics)
         return reason or "finished"

@@ -80,7 +80,7 @@ def restore(runner: OnPolicyRunner, state: Mapping[str, Any], file: Path) -> Non
     try:
         check_spec(state["spec"], runner.alg.spec)
         runner.alg.load_state(_algorithm_state(runner, state, own))
-    except (CheckpointError, RuntimeError, ValueError, KeyError) as error:
+    except (CheckpointError, RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{file}: {' '.join(str(error).split())}") from error
     _warn_of_other_networks(state["config"], to_dict(runner.config))
     runner.iteration = state["iteration"] + 1

@@ -1,0 +1,130 @@
+"""The mini-batch whose update was skipped, written down so that one can look at it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from surefoot import distributed
+from surefoot.algorithm.ppo import PPO
+from surefoot.errors import CheckpointError
+from surefoot.types import Batch
+
+if TYPE_CHECKING:
+    from surefoot.training.on_policy_runner import OnPolicyRunner
+
+MAX_FILES = 3
+"""Files of a run; what goes wrong again and again goes wrong alike."""
+
+
+class FaultRecorder:
+    """Finds an iteration's first mini-batch whose update was skipped, by drawing the same order again."""
+
+    def __init__(self, alg: PPO) -> None:
+        self._alg = alg
+        self._order: Tensor | None = None
+        self._num_files = 0
+
+    def before_update(self) -> None:
+        self._order = self._alg.shuffle_generator.get_state()
+
+    def after_update(self, runner: OnPolicyRunner, metrics: Mapping[str, Any]) -> None:
+        """Write `faults/iteration_<i>_rank_<r>.pt` where an update was skipped."""
+        if not metrics["Loss/skipped_updates"] or runner.run_dir is None or self._num_files >= MAX_FILES:
+            return
+        self._num_files += 1
+        update = int(self._alg.optimizer.first_skipped.item()) - 1
+        epoch, number = divmod(update, self._alg.num_batches)
+        batch = self._batch(epoch, number)
+        file = Path(runner.run_dir) / "faults" / f"iteration_{runner.iteration}_rank_{distributed.rank()}.pt"
+        record = {
+            "iteration": runner.iteration,
+            "epoch": epoch,
+            "mini_batch": number,
+            "num_mini_batches": self._alg.num_batches,
+            "num_envs": self._alg.storage.num_envs,
+            "metrics": {key: x for key, x in metrics.items() if isinstance(x, int | float | str)},
+            "tensors": {name: x.detach().cpu().clone() for name, x in _tensors(batch)},
+        }
+        try:
+            file.parent.mkdir(exist_ok=True)
+            torch.save(record, file)
+        except OSError as error:
+            warnings.warn(f"{file} cannot be written ({error.strerror}).", stacklevel=2)
+            return
+        warnings.warn(
+            f"iteration {runner.iteration}: an update that would have made weights non-finite was skipped; "
+            f"its mini-batch is in {file} (surefoot fault {file}).",
+            stacklevel=2,
+        )
+
+    def _batch(self, epoch: int, number: int) -> Batch:
+        rollout, order = self._alg.storage, self._order
+        assert order is not None
+        generator = torch.Generator(self._alg.shuffle_generator.device)
+        generator.set_state(order)
+        batches = rollout.mini_batch_generator
+        if self._alg.policy.is_recurrent:
+            batches = rollout.recurrent_mini_batch_generator
+        drawn = list(batches(self._alg.num_batches, epoch + 1, generator))
+        return drawn[epoch * self._alg.num_batches + number]
+
+
+def _tensors(batch: Batch) -> Iterator[tuple[str, Tensor]]:
+    names = ("index", "actions", "old_log_prob", "old_value", "advantage", "returns")
+    yield from ((name, getattr(batch, name)) for name in names)
+    yield from ((f"observations.{g}", x) for g, x in batch.observations.items())
+    yield from ((f"old_distribution.{g}", x) for g, x in batch.old_distribution.items())
+    yield from ((f"hidden.{g}", x) for g, x in batch.hidden.items())
+    if batch.mask is not None:
+        yield "mask", batch.mask
+
+
+def load_fault(file: Path) -> dict[str, Any]:
+    """What `FaultRecorder` wrote.
+
+    Raises:
+        CheckpointError: it is no such file.
+    """
+    try:
+        record = torch.load(file, weights_only=True, map_location="cpu")
+    except FileNotFoundError as error:
+        raise CheckpointError(f"there is no file {file}.") from error
+    except Exception as error:
+        raise CheckpointError(f"{file} is no fault record of Surefoot, or damaged.") from error
+    if not isinstance(record, dict) or "mini_batch" not in record:
+        raise CheckpointError(f"{file} is no fault record of Surefoot.")
+    return record
+
+
+def describe_fault(record: Mapping[str, Any]) -> str:
+    """A few lines: where it happened, and which tensors hold what."""
+    tensors: dict[str, Tensor] = record["tensors"]
+    index = tensors["index"]
+    lines = [
+        f"iteration {record['iteration']}, epoch {record['epoch']}, mini-batch {record['mini_batch']} of "
+        f"{record['num_mini_batches']}: {index.numel()} rows",
+        f"{'tensor':32} {'shape':>18} {'not finite':>10} {'smallest':>12} {'largest':>12}",
+    ]
+    for name, x in tensors.items():
+        if name in ("index", "mask"):
+            continue
+        values = x.double()
+        good = values[values.isfinite()]
+        low, high = (good.min().item(), good.max().item()) if good.numel() else (float("nan"),) * 2
+        bad = int((~values.isfinite()).sum())
+        lines.append(f"{name:32} {tuple(x.shape)!s:>18} {bad:>10} {low:>12.4g} {high:>12.4g}")
+    for name, x in tensors.items():
+        if x.shape[: index.dim()] != index.shape:
+            continue
+        rows = (~x.double().isfinite()).reshape(index.numel(), -1).any(-1)
+        if bool(rows.any()):
+            step, env = divmod(int(index.flatten()[rows][0]), record["num_envs"])
+            lines.append(f"first: {name} of environment {env} at step {step} of the rollout")
+            break
+    return "\n".join(lines)
