@@ -9,12 +9,25 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 
 def init_from_env(device: torch.device) -> None:
     """Join the process group that `torchrun` announces, unless a group exists or there is none to join."""
+    if device.type == "cuda" and device.index is not None:
+        # collectives and kernels that are told no device take the current one
+        torch.cuda.set_device(device)
     if "WORLD_SIZE" in os.environ and int(os.environ["WORLD_SIZE"]) > 1 and not dist.is_initialized():
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        start = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        if start == 0:
+            dist.init_process_group(backend)
+            return
+        # all starts share torchrun's store (PyTorch 2.13), and would find the addresses of dead processes
+        store, rank, world_size = next(rendezvous("env://"))
+        store = PrefixStore(f"start_{start}", store)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
 
 
 def shutdown() -> None:

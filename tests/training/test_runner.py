@@ -544,11 +544,13 @@ def broken(first: int, last: int) -> list[dict[str, Any]]:
     return [{"class_name": f"{__name__}:BrokenLoss", "first": first, "last": last}]
 
 
+@pytest.mark.filterwarnings("ignore:.*surefoot fault")
 def test_skipped_updates_are_counted_and_training_goes_on(tmp_path: Path) -> None:
     make_runner(run_dir=tmp_path, extensions=broken(1, 1)).learn(4)  # 4 updates an iteration
     assert [r["Loss/skipped_updates"] for r in records(tmp_path)] == [0, 4, 0, 0]
 
 
+@pytest.mark.filterwarnings("ignore:.*surefoot fault")
 def test_ten_skipped_in_a_row_stop_the_run_with_the_checkpoint_intact(tmp_path: Path) -> None:
     runner = make_runner(run_dir=tmp_path, extensions=broken(2, 99), save_interval=2)
     with pytest.raises(NonFiniteError, match="12 updates in a row were skipped up to iteration 4"):
@@ -559,6 +561,7 @@ def test_ten_skipped_in_a_row_stop_the_run_with_the_checkpoint_intact(tmp_path: 
     assert all(t.isfinite().all() for _, t in named_tensors(state["algorithm"]) if t.is_floating_point())
 
 
+@pytest.mark.filterwarnings("ignore:.*surefoot fault")
 def test_a_rollback_goes_on_once_at_half_the_learning_rate(tmp_path: Path) -> None:
     settings = {"on_skipped": "rollback", "algorithm": CONFIG["algorithm"] | {"schedule": "fixed"}}
     runner = make_runner(run_dir=tmp_path, extensions=broken(1, 3), **settings)
@@ -572,6 +575,7 @@ def test_a_rollback_goes_on_once_at_half_the_learning_rate(tmp_path: Path) -> No
     assert again.metrics["Loss/learning_rate"] == pytest.approx(5e-4)
 
 
+@pytest.mark.filterwarnings("ignore:.*surefoot fault")
 def test_a_second_series_after_a_rollback_stops(tmp_path: Path) -> None:
     runner = make_runner(run_dir=tmp_path, extensions=broken(1, 99), on_skipped="rollback")
     with pytest.warns(UserWarning, match="going back"), pytest.raises(NonFiniteError, match="in a row"):

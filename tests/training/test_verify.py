@@ -7,10 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from surefoot.testing import TargetEnv
-from surefoot.training.checkpoint import load_checkpoint
+from surefoot.training.checkpoint import load_checkpoint, save_checkpoint
 from surefoot.training.on_policy_runner import OnPolicyRunner
 from surefoot.training.verify import first_difference
 
@@ -38,7 +36,7 @@ def test_the_first_difference_is_named(tmp_path: Path) -> None:
     state = load_checkpoint(one)
     name = next(iter(state["algorithm"]["tensors"]))
     state["algorithm"]["tensors"][name] = state["algorithm"]["tensors"][name] + 1e-3
-    torch.save(state, tmp_path / "c.pt")
+    save_checkpoint(tmp_path / "c.pt", state)
     difference = first_difference(one, tmp_path / "c.pt")
     assert difference is not None
     assert difference.startswith(f"algorithm.tensors.{name} differs by up to")

@@ -42,8 +42,8 @@ def rollout_values(policy: ActorCritic, rollout: RolloutStorage) -> tuple[Tensor
 def refresh_memory(policy: ActorCritic, rollout: RolloutStorage) -> dict[str, Tensor]:
     """The states of every memory where sequences start, and before row T [N, K], with the present weights.
 
-    Nothing where sequences start with the rollout only. Elsewhere a sequence would start from what older weights
-    remembered, and neither ratio nor KL would see how far the policy moved in the memory it brings along.
+    Nothing where sequences start with the rollout only. Elsewhere a sequence would start from what older
+    weights remembered, and neither ratio nor KL would see how far the policy moved in what it brings along.
     """
     if len(rollout.starts) == 1:
         return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import sys
@@ -15,10 +16,13 @@ import click
 
 from surefoot.errors import CheckpointError, ConfigError
 
-COMMANDS = ("train", "eval", "play", "check", "tasks", "config")
+COMMANDS = ("train", "eval", "play", "check", "tasks", "config", "fault", "verify-resume")
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 """Exit codes: success; a failed run; bad usage, configuration, run or checkpoint; Ctrl-C."""
+
+REPORT_VARIABLE = "SUREFOOT_FAILURE_REPORT"
+"""Environment variable: the file for the exit code and the error of the first process to fail."""
 
 
 class _Commands(click.Group):
@@ -30,7 +34,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        return import_module(f"surefoot.cli.{cmd_name}").command
+        return import_module(f"surefoot.cli.{cmd_name.replace('-', '_')}").command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -58,20 +62,39 @@ class _Commands(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = FAILED
         except Exception as error:  # noqa: BLE001 - the one place where any error becomes an exit code
-            code = (
-                BAD_INPUT if isinstance(error, (click.UsageError, ConfigError, CheckpointError)) else FAILED
-            )
-            _report(error, bool(state["debug"]))
+            code = _exit_code(error)
+            if not tell_launcher(error, bool(state["debug"])):
+                sys.stderr.write(_report(error, bool(state["debug"])))
         sys.exit(code if isinstance(code, int) else OK)
 
 
-def _report(error: Exception, is_debug: bool) -> None:
-    """The error as one line on the standard error, once for all processes of a run."""
-    if not _is_first_to_fail():
-        return
-    if is_debug:
-        traceback.print_exception(error)
-    sys.stderr.write(f"error: {describe_error(error)}\n")
+def _exit_code(error: Exception) -> int:
+    return BAD_INPUT if isinstance(error, (click.UsageError, ConfigError, CheckpointError)) else FAILED
+
+
+def _report(error: Exception, is_debug: bool) -> str:
+    """The error as one line, with `--debug` after where it arose."""
+    where = "".join(traceback.format_exception(error)) if is_debug else ""
+    return f"{where}error: {describe_error(error)}\n"
+
+
+def tell_launcher(error: Exception, is_debug: bool | None = None) -> bool:
+    """Leave the error to `cli.launch`, which shows that of the first process to fail.
+
+    A process calls it before it leaves the process group: the others fail because of that.
+
+    Returns:
+        Whether there is a launcher.
+    """
+    report = os.environ.get(REPORT_VARIABLE)
+    if report is None:
+        return False
+    if is_debug is None:
+        context = click.get_current_context(silent=True)
+        is_debug = context is not None and bool(context.find_root().obj["debug"])
+    with contextlib.suppress(FileExistsError), open(report, "x", encoding="utf-8") as file:
+        file.write(f"{_exit_code(error)}\n{_report(error, is_debug)}")
+    return True
 
 
 def describe_error(error: Exception) -> str:
@@ -87,18 +110,6 @@ def describe_error(error: Exception) -> str:
         more = f" (and {len(lines) - 1} more; --debug shows all)" if len(lines) > 1 else ""
         return lines[0] + more
     return f"{type(error).__name__}: {' '.join(lines)} (--debug shows where)"
-
-
-def _is_first_to_fail() -> bool:
-    """With several processes: the others fail because the first did, and stay silent."""
-    marker = os.environ.get("SUREFOOT_FAILURE_MARKER")
-    if marker is None:
-        return True
-    try:
-        os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return False
-    return True
 
 
 def _debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:

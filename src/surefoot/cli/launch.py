@@ -6,6 +6,7 @@ sends the processes a second interrupt while they save. `torchrun -m surefoot tr
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -19,8 +20,12 @@ from typing import Any
 
 import click
 
+from surefoot.cli import FAILED, INTERRUPTED, OK, REPORT_VARIABLE
+
 GRACE_S = 10.0
 """What the other processes get to end by themselves after the first has failed."""
+SAVING_S = 600.0
+"""What they get after Ctrl-C: process 0 may still be saving when the others have ended."""
 
 
 def is_worker() -> bool:
@@ -31,12 +36,13 @@ def is_worker() -> bool:
 def launch(arguments: Sequence[str], num_processes: int) -> int:
     """Run `surefoot ARGUMENTS` as processes 0 to `num_processes` - 1 and wait.
 
-    Only process 0 writes to the standard output; an error is printed by the first process to fail.
+    Only process 0 writes to the standard output. Of a failure, the cause alone is printed.
 
     Returns:
         The exit code of the first process that failed, else 0.
     """
     with tempfile.TemporaryDirectory(prefix="surefoot-") as directory:
+        report = Path(directory) / "failure"
         common = {
             **os.environ,
             "WORLD_SIZE": str(num_processes),
@@ -44,7 +50,7 @@ def launch(arguments: Sequence[str], num_processes: int) -> int:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(_free_port()),
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, num_cores() // num_processes))),
-            "SUREFOOT_FAILURE_MARKER": str(Path(directory) / "failed"),
+            REPORT_VARIABLE: str(report),
         }
         command = [sys.executable, "-m", "surefoot", *arguments]
         processes = [
@@ -57,7 +63,7 @@ def launch(arguments: Sequence[str], num_processes: int) -> int:
             )
             for rank in range(num_processes)
         ]
-        return _wait(processes)
+        return _wait(processes, report)
 
 
 def num_cores() -> int:
@@ -71,7 +77,7 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _wait(processes: Sequence[subprocess.Popen[Any]]) -> int:
+def _wait(processes: Sequence[subprocess.Popen[Any]], report: Path) -> int:
     """The first failure's exit code; passes interrupts on, and ends the others after a failure."""
 
     def forward(number: int, _: object) -> None:
@@ -82,37 +88,54 @@ def _wait(processes: Sequence[subprocess.Popen[Any]]) -> int:
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     previous = {number: signal.signal(number, forward) for number in signals}
     try:
-        failed = _first_failure(processes)
-        if failed is None:
-            return 0
-        _end(processes)
-        if failed.returncode < 0:
-            name = signal.Signals(-failed.returncode).name
-            click.echo(f"error: process {list(processes).index(failed)} was ended by {name}.", err=True)
-            return 1
-        return failed.returncode
+        codes, is_reported = _exit_codes(processes, report)
+        return _verdict(codes, report, is_reported)
     finally:
-        _end(processes)
+        _kill(processes)
         for number, handler in previous.items():
             signal.signal(number, handler)
 
 
-def _first_failure(processes: Sequence[subprocess.Popen[Any]]) -> subprocess.Popen[Any] | None:
+def _exit_codes(processes: Sequence[subprocess.Popen[Any]], report: Path) -> tuple[list[int | None], bool]:
+    """How each process ended; None where it had not, long after another's failure.
+
+    Also whether an error was reported before any process had ended: if so, that was the cause.
+    """
+    deadline, is_reported = math.inf, False
     while True:
+        has_report = report.exists()
         codes = [process.poll() for process in processes]
-        for process, code in zip(processes, codes, strict=True):
-            if code:
-                return process
-        if None not in codes:
-            return None
+        is_reported |= has_report and not any(codes)
+        if None not in codes or time.monotonic() > deadline:
+            return codes, is_reported
+        for code in filter(None, codes):
+            patience = SAVING_S if code == INTERRUPTED else GRACE_S
+            deadline = min(deadline, time.monotonic() + patience)
         time.sleep(0.1)
 
 
-def _end(processes: Sequence[subprocess.Popen[Any]]) -> None:
-    deadline = time.monotonic() + GRACE_S
-    while any(p.poll() is None for p in processes) and time.monotonic() < deadline:
-        time.sleep(0.1)
+def _verdict(codes: Sequence[int | None], report: Path, is_reported: bool) -> int:
+    """Print the cause of a failure; returns the exit code of the run."""
+    # what the other processes report after one was killed is that they lost it
+    for rank, code in enumerate(codes):
+        if code is not None and code < 0 and not is_reported:
+            name = signal.Signals(-code).name
+            click.echo(f"error: process {rank} was ended by {name}.", err=True)
+            return FAILED
+    if report.exists():
+        code, _, text = report.read_text(encoding="utf-8").partition("\n")
+        click.echo(text, nl=False, err=True)
+        return int(code or FAILED)
+    for rank, code in enumerate(codes):
+        if code and code != INTERRUPTED:
+            click.echo(f"error: process {rank} ended with exit code {code}.", err=True)
+            return code
+    return INTERRUPTED if INTERRUPTED in codes else OK
+
+
+def _kill(processes: Sequence[subprocess.Popen[Any]]) -> None:
     for process in processes:
         if process.poll() is None:
-            process.kill()
+            # with the worker processes of its environments: it leads a session of its own
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()

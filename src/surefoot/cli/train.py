@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,16 +74,17 @@ def command(ctx: click.Context, **values: Any) -> None:
 
     options = Options(**values)
     _check_usage(options, ctx)
-    plan = _resumed(options) if options.resume else _new(options)
+    plan = _plan(options)
     # before any environment or process is made
     build_extensions(plan.config)
     build_hooks(plan.config)
     check_writable(plan.run_dir)
+    _check_device(options.device, plan.config.nproc)
     if plan.config.nproc > 1 and not is_worker():
         arguments = ctx.find_root().obj["arguments"]
-        if not options.resume:
-            # one directory for all processes, whatever the clock says when each of them starts
-            arguments = [*arguments, "--run-dir", str(plan.run_dir)]
+        if plan.checkpoint is not None:
+            # the last one counts: all processes go on from one file, whatever `last` is by then
+            arguments = [*arguments, "--resume", str(plan.checkpoint)]
         sys.exit(launch(arguments, plan.config.nproc))
     sys.exit(run(plan))
 
@@ -110,6 +110,34 @@ def _check_usage(options: Options, ctx: click.Context) -> None:
                 )
 
 
+def _check_device(device: str, num_processes: int) -> None:
+    num_here = int(os.environ.get("LOCAL_WORLD_SIZE", num_processes))
+    if ":" in device and num_here > 1:
+        raise ConfigError(
+            f"--device {device}: all {num_here} processes would share that GPU; with --device cuda each "
+            "takes its own."
+        )
+
+
+def _plan(options: Options) -> Plan:
+    """The run that the command line asks for; where torchrun restarts it, from its last checkpoint."""
+    from surefoot.cli.session import earlier_start
+    from surefoot.training.checkpoint import find_checkpoint, find_run
+
+    if options.resume:
+        started = earlier_start(find_run(options.resume), is_default=False)
+        return _resumed(replace(options, resume=str(started)) if started else options)
+    plan = _new(options)
+    started = earlier_start(plan.run_dir, plan.is_default_dir)
+    if started is None:
+        return plan
+    try:
+        find_checkpoint(started)
+    except CheckpointError:
+        return replace(plan, run_dir=started, is_default_dir=False, starts_anew=True)
+    return _resumed(replace(options, resume=str(started)))
+
+
 def _new(options: Options) -> Plan:
     from surefoot.cli.session import Plan
 
@@ -117,7 +145,7 @@ def _new(options: Options) -> Plan:
     overrides = {"seed": options.seed, "num_envs": options.num_envs, "nproc": _num_processes(options)}
     config = resolve_config(task, options.config_file, options.assignments, overrides)
     run_dir = Path(options.run_dir) if options.run_dir else default_run_dir(task, config)
-    return Plan(task, config, run_dir, None, *_limits(options))
+    return Plan(task, config, run_dir, None, *_limits(options), is_default_dir=not options.run_dir)
 
 
 def _resumed(options: Options) -> Plan:
@@ -136,7 +164,7 @@ def _resumed(options: Options) -> Plan:
     config = build_config(state["config"])
     processes = _num_processes(options)
     if processes is not None:
-        config = build_config(dataclasses.replace(config, nproc=processes))
+        config = build_config(replace(config, nproc=processes))
     return Plan(state["task"], config, find_run(run), checkpoint, *_limits(options))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from surefoot.envs.gymnasium import GymnasiumVecEnv
 from surefoot.envs.sub_env import MakeSubEnv
+from surefoot.envs.workers import dead_workers, end_workers, end_workers_with
 from surefoot.errors import EnvContractError
 
 Backend = Literal["auto", "sync", "async"]
@@ -47,14 +49,22 @@ def replicate(
     if backend == "sync":
         envs = SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
         return GymnasiumVecEnv(envs, device, seed)
-    try:
-        envs = AsyncVectorEnv(makers, shared_memory=True, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
-    except (EOFError, ConnectionError) as error:
-        raise EnvContractError(
-            "a worker process ended while it made its environment; its traceback is above. "
-            "The backend 'sync' shows the error in this process."
-        ) from error
-    return GymnasiumVecEnv(envs, device, seed)
+    # made before it is filled, so that its workers can be ended where that fails
+    envs = AsyncVectorEnv.__new__(AsyncVectorEnv)
+    with contextlib.ExitStack() as on_failure:
+        on_failure.callback(end_workers, envs)
+        try:
+            envs.__init__(makers, shared_memory=True, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+        except (EOFError, ConnectionError) as error:
+            dead = ", ".join(dead_workers(envs.processes)) or "?"
+            raise EnvContractError(
+                f"a worker process ended while it made its environment: {dead}; the traceback of an error is "
+                "above. The backend 'sync' shows the error in this process."
+            ) from error
+        env = GymnasiumVecEnv(envs, device, seed)
+        end_workers_with(env, envs)
+        on_failure.pop_all()
+    return env
 
 
 def _is_slow(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,8 +58,9 @@ class SubEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _named(self, error: Exception, method: str) -> EnvContractError:
         # Text travels between processes; an arbitrary exception may not, and the parent would wait for ever.
+        text = " ".join(str(error).split())
         return EnvContractError(
-            f"environment {self.index} raised {type(error).__name__} in {method}(): {error}"
+            f"environment {self.index} raised {type(error).__name__} in {method}(): {text}{origin(error)}"
         )
 
 
@@ -72,12 +74,21 @@ class MakeSubEnv:
 
     def __call__(self) -> SubEnv:
         if os.getpid() != self.parent_pid:
-            # Ctrl-C reaches the whole process group; only the trainer may answer it, and it ends the workers.
+            # Ctrl-C reaches the whole process group, as SIGTERM may; only the trainer may answer them, and
+            # it ends the workers.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+            # not SIG_IGN: a simulator started by the environment would inherit that, and could not be ended
+            signal.signal(signal.SIGTERM, lambda *_: None)
         env = self.factory()
         if not isinstance(env, gymnasium.Env):
             raise EnvContractError(f"the factory returned {type(env).__name__}; expected a gymnasium.Env.")
         return SubEnv(env, self.index)
+
+
+def origin(error: Exception) -> str:
+    """` (file:line in function: code)`: the line that raised `error`, for a message of one line."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f" ({frame.filename}:{frame.lineno} in {frame.name}: {frame.line})"
 
 
 def layers(env: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Env[Any, Any]]:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import queue
-from collections.abc import Iterable
+import re
+import signal
+import weakref
+from collections.abc import Iterable, Sequence
+from multiprocessing import connection
 from typing import Any
 
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
+from surefoot.envs.sub_env import origin
 from surefoot.errors import EnvContractError
 
 
@@ -34,7 +40,9 @@ class WorkerErrors:
             pipes[i].close()
             pipes[i] = None  # as Gymnasium marks a worker that is gone
         is_named = issubclass(kind, EnvContractError)
-        text = str(value) if is_named else f"environment {index} raised {kind.__name__}: {value}"
+        text = str(value)
+        if not is_named:
+            text = f"environment {index} raised {kind.__name__}: {' '.join(text.split())}{_origin(trace)}"
         raise EnvContractError(text) from _WorkerTracebackError(f"\n{trace}")
 
 
@@ -42,29 +50,57 @@ class _WorkerTracebackError(Exception):
     """The traceback of a worker process, as text."""
 
 
+_FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)\n    (.+)', re.MULTILINE)
+
+
+def _origin(trace: str) -> str:
+    """As `sub_env.origin`, from the text of a traceback."""
+    frames = _FRAME.findall(trace)
+    return " ({}:{} in {}: {})".format(*frames[-1]) if frames else ""
+
+
 def end_workers(envs: Any) -> None:
-    processes = getattr(envs, "processes", [])
+    """At once, whatever they are doing: they do not hear SIGTERM."""
+    processes = [process for process in getattr(envs, "processes", []) if process.pid is not None]
     for process in processes:
-        process.terminate()
+        process.kill()
     for process in processes:
-        process.join(timeout=5)
-        if process.is_alive():
-            process.kill()
-            process.join()
+        process.join()
     for pipe in getattr(envs, "parent_pipes", []):
         if pipe is not None:
             pipe.close()
     envs.closed = True
 
 
+def end_workers_with(owner: object, envs: AsyncVectorEnv[Any, Any]) -> None:
+    """Also where nobody closes them: when `owner` is forgotten, or Python ends.
+
+    Gymnasium and Python itself would send SIGTERM, and then wait for ever.
+    """
+    end = weakref.finalize(owner, end_workers, envs)
+    # registered here, it comes before what multiprocessing has registered
+    atexit.register(end)
+
+
+def dead_workers(processes: Sequence[Any], wait_s: float = 2.0) -> list[str]:
+    """Which worker processes have ended, and how, as soon as there is one."""
+    ended = connection.wait([process.sentinel for process in processes], wait_s)
+    for process in processes:
+        if process.sentinel in ended:
+            process.join(timeout=1)
+    return [f"{i} ({_how(p.exitcode)})" for i, p in enumerate(processes) if not p.is_alive()]
+
+
+def _how(exit_code: int) -> str:
+    return f"exit code {exit_code}" if exit_code >= 0 else f"killed by {signal.Signals(-exit_code).name}"
+
+
 def failure(envs: VectorEnv, error: Exception, method: str) -> str:
     """Which environment failed, and how."""
     if isinstance(envs, AsyncVectorEnv) and isinstance(error, (EOFError, OSError)):
-        for process in envs.processes:
-            process.join(timeout=0.5)
-        dead = [f"{i} (exit code {p.exitcode})" for i, p in enumerate(envs.processes) if not p.is_alive()]
-        return f"the worker process of environment {', '.join(dead) or '?'} ended during {method}()."
-    text = f"raised {type(error).__name__} in {method}(): {error}"
+        dead = ", ".join(dead_workers(envs.processes)) or "?"
+        return f"the worker process of environment {dead} ended during {method}()."
+    text = f"raised {type(error).__name__} in {method}(): {' '.join(str(error).split())}{origin(error)}"
     trace = error.__traceback__
     while trace is not None:
         frame = trace.tb_frame

@@ -21,6 +21,7 @@ from surefoot.training.action_masks import ActionMaskGuard
 from surefoot.training.build import build_algorithm, resolve_config
 from surefoot.training.checkpoint import find_checkpoint, load_checkpoint
 from surefoot.training.devices import observations_to, step_to
+from surefoot.training.drift import DriftWatch
 from surefoot.training.env_log import EnvLog
 from surefoot.training.episodes import EpisodeStatistics
 from surefoot.training.eval_hook import EvaluationHook
@@ -98,7 +99,7 @@ class OnPolicyRunner:
         self.env_log = EnvLog()
         self.guard = NonFiniteGuard(self.config.on_nonfinite, num_envs, self.device)
         self.masks = ActionMaskGuard(env.action_space, self.device)
-        self.faults = FaultRecorder(self.alg)
+        self.faults, self.drift = FaultRecorder(self.alg), DriftWatch(num_envs)
         self.skips = SkippedUpdateGuard(self.alg, self.config.on_skipped)
         self._time_limits = TimeLimitWatch(env.max_episode_length, num_envs)
         self._outliers, self._rates = RewardWatch(), LearningRateWatch(self.config.algorithm)
@@ -145,6 +146,7 @@ class OnPolicyRunner:
             self._stopwatch.mark()
             self.metrics = self._record(stats, bootstrap)
             self.faults.after_update(self, self.metrics)
+            self.drift.check(self.alg, self.iteration)
             self.iteration += 1
             reason = self._after_iteration(self.metrics)
         return reason or "finished"

@@ -33,6 +33,13 @@ def restore_global_random_state(state: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state(state["cuda"])
 
 
+def seed_global_random_state(seed: int) -> None:
+    """For environments and extensions that draw from a global stream: a run is then the same each time."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
 @contextlib.contextmanager
 def preserved_random_state() -> Iterator[None]:
     """Whatever is drawn inside, the streams go on afterwards as if it had not been."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -58,6 +59,9 @@ def _differences(path: str, one: Any, other: Any) -> Iterator[str]:
             yield f"{path} has {len(one)} entries, in the resumed run {len(other)}"
         for i, (a, b) in enumerate(zip(one, other, strict=False)):
             yield from _differences(f"{path}.{i}", a, b)
+    elif isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        if one.dtype != other.dtype or one.shape != other.shape or one.tobytes() != other.tobytes():
+            yield f"{path} differs"
     elif isinstance(one, Tensor) and isinstance(other, Tensor):
         if one.shape != other.shape or one.dtype != other.dtype:
             yield f"{path} is {_kind(one)}, in the resumed run {_kind(other)}"
