@@ -41,4 +41,5 @@ def test_the_pendulum_example_learns() -> None:
         [sys.executable, "examples/pendulum.py", "80"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     returns = [float(line.split("return")[1].split()[0]) for line in done.stdout.splitlines()]
-    assert sum(returns[-5:]) / 5 > -400 > sum(returns[:5]) / 5
+    assert sum(returns[:5]) / 5 < -1000
+    assert sum(returns[-5:]) / 5 > -600

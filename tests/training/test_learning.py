@@ -44,7 +44,9 @@ def test_cartpole_without_velocities_needs_memory(tmp_path: Path) -> None:
 
 def test_pendulum_without_velocity(tmp_path: Path) -> None:
     preset = Path(tasks.__file__).parent / "presets" / "Pendulum-v1.yaml"
-    settings = ("--config", str(preset), "--set", "max_iterations=292")  # 300,032 steps
+    settings = ["--config", str(preset), "--set", "max_iterations=292"]  # 300,032 steps
+    for change in ("actor.rnn_hidden_dim=64", "critic.rnn_hidden_dim=64", "algorithm.learning_rate=3e-4"):
+        settings += ["--set", change]
     assert trained("hidden_velocity:pendulum", tmp_path / "gru", *settings, *GRU) >= -250
 
 
