@@ -16,7 +16,7 @@ env = surefoot.make("Pendulum-v1", num_envs=NUM_ENVS, seed=1)
 spec = surefoot.EnvSpec(env.observation_spaces, env.action_space, NUM_ENVS)
 policy = surefoot.ActorCritic(spec, ActorConfig(hidden_dims=[64, 64]), CriticConfig(hidden_dims=[64, 64]))
 old_policy = copy.deepcopy(policy)
-optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
+optimizer = torch.optim.Adam(policy.parameters(), lr=5e-4)
 obs = env.reset(seed=1)
 
 for iteration in range(int(sys.argv[1]) if len(sys.argv) > 1 else 60):
@@ -48,6 +48,7 @@ for iteration in range(int(sys.argv[1]) if len(sys.argv) > 1 else 60):
             value_loss = mse_value_loss(out.value, target).mean()
             optimizer.zero_grad()
             (policy_loss + value_loss).backward()
+            torch.nn.utils.clip_grad_norm_(policy.parameters(), 0.5)
             optimizer.step()
 
     # 5. Synchronise: the new policy collects the next rollout.

@@ -38,8 +38,8 @@ def test_the_example_is_short_and_uses_public_names(path: Path) -> None:
 def test_the_pendulum_example_learns() -> None:
     """The returns of the last iterations are far above those of the first."""
     done = subprocess.run(
-        [sys.executable, "examples/pendulum.py", "80"], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "examples/pendulum.py", "60"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     returns = [float(line.split("return")[1].split()[0]) for line in done.stdout.splitlines()]
     assert sum(returns[:5]) / 5 < -1000
-    assert sum(returns[-5:]) / 5 > -600
+    assert sum(returns[-10:]) / 10 > -300
