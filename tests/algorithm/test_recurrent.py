@@ -214,6 +214,7 @@ def test_a_masked_step_changes_neither_loss_nor_gradient() -> None:
         task.collect(ppo)
         rollout = ppo.storage
         alone = ~rollout.valid & rollout.is_first[:-1]  # a row that no valid one follows
+        assert alone.any()
         for x in rollout.inputs.values():
             x[:-1][alone] += noise
         ppo.update()

@@ -26,8 +26,8 @@ def rollout_values(policy: ActorCritic, rollout: RolloutStorage) -> tuple[Tensor
 
     Keeps the critic's states where sequences may start.
     """
-    inputs = _of_critic(policy, rollout.inputs)
-    finals = _of_critic(policy, policy.inputs(rollout.final_observations, ("critic",)))
+    inputs = _read_by("critic", policy, rollout.inputs)
+    finals = _read_by("critic", policy, policy.inputs(rollout.final_observations, ("critic",)))
     memory: dict[str, Tensor] = {}
     if policy.value_body.state_size:
         values, final_values, memory = _recurrent_values(policy, rollout, inputs, finals)
@@ -48,12 +48,11 @@ def refresh_memory(policy: ActorCritic, rollout: RolloutStorage) -> dict[str, Te
     if len(rollout.starts) == 1:
         return {}
     bodies = {"actor": policy.actor, "critic": policy.critic}
-    inputs = {"actor": _of_actor(policy, rollout.inputs), "critic": _of_critic(policy, rollout.inputs)}
     after: dict[str, Tensor] = {}
     for name, body in bodies.items():
         if body is not None and body.state_size:
             with body.low_precision(rollout.device):
-                x = _in_blocks(body.encode, inputs[name], 2)
+                x = _in_blocks(body.encode, _read_by(name, policy, rollout.inputs), 2)
                 for _, before, _, _ in _walk(body, name, x, rollout, keep=True):
                     after[name] = before
     return after
@@ -100,15 +99,10 @@ def _walk(
         yield t, before, out, state
 
 
-def _of_actor(policy: ActorCritic, inputs: Inputs) -> Inputs:
-    names = ["actor", *(f"{PIXELS}{g}" for g in policy.inputs.images["actor"])]
-    return {name: inputs[name] for name in names}
-
-
-def _of_critic(policy: ActorCritic, inputs: Inputs) -> Inputs:
-    """What the value network reads."""
-    pipeline = policy.inputs
-    names = [pipeline.critic_name, *(f"{PIXELS}{g}" for g in pipeline.images["critic"])]
+def _read_by(network: str, policy: ActorCritic, inputs: Inputs) -> Inputs:
+    """The part of the inputs that `actor` or `critic` reads."""
+    vector = policy.inputs.critic_name if network == "critic" else network
+    names = [vector, *(f"{PIXELS}{g}" for g in policy.inputs.images[network])]
     return {name: inputs[name] for name in names}
 
 

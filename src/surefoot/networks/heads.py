@@ -59,7 +59,31 @@ def straight_through_clamp(x: Tensor, low: float, high: float) -> Tensor:
     return x.clamp(low, high).detach() + (x - x.detach())
 
 
-class GaussianHead(Head):
+class MeanHead(Head, ABC):
+    """What Gaussian heads have in common: the mean, and whether samples are squashed."""
+
+    def __init__(
+        self, num_features: int, num_actions: int, config: DistributionConfig, last_activation: str | None
+    ) -> None:
+        super().__init__()
+        self.linear = nn.Linear(num_features, num_actions)
+        self.bound_mean = last_activation == "tanh"
+        self.squashed = config.class_name == "SquashedGaussian"
+
+    def mean(self, features: Tensor) -> Tensor:
+        """[..., A]"""
+        mean = at_least_float32(self.linear(features))
+        return mean.tanh() if self.bound_mean else mean
+
+    def rebuild(self, params: Mapping[str, Tensor]) -> Distribution:
+        return self.gaussian(params["mean"], params["std"])
+
+    def gaussian(self, mean: Tensor, std: Tensor, noise: Tensor | None = None) -> Distribution:
+        gaussian = Gaussian(mean, std, noise)
+        return SquashedGaussian(gaussian) if self.squashed else gaussian
+
+
+class GaussianHead(MeanHead):
     """A Gaussian or SquashedGaussian with one learned deviation per action.
 
     `scalar` stores the deviation itself. Outside `std_range` the forward pass uses the nearest bound but the
@@ -71,10 +95,7 @@ class GaussianHead(Head):
     def __init__(
         self, num_features: int, num_actions: int, config: DistributionConfig, last_activation: str | None
     ) -> None:
-        super().__init__()
-        self.linear = nn.Linear(num_features, num_actions)
-        self.bound_mean = last_activation == "tanh"
-        self.squashed = config.class_name == "SquashedGaussian"
+        super().__init__(num_features, num_actions, config, last_activation)
         self.is_log = config.std_type == "log"
         low, high = config.std_range
         self.low, self.high = (math.log(low), math.log(high)) if self.is_log else (low, high)
@@ -88,18 +109,14 @@ class GaussianHead(Head):
         return bounded.exp() if self.is_log else bounded
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Distribution:
-        mean = at_least_float32(self.linear(features))
-        return self.rebuild({"mean": mean.tanh() if self.bound_mean else mean, "std": self.std})
-
-    def rebuild(self, params: Mapping[str, Tensor]) -> Distribution:
-        return _gaussian(params["mean"], params["std"], self.squashed)
+        return self.gaussian(self.mean(features), self.std)
 
     @torch.no_grad()
     def project(self) -> None:
         self.std_param.clamp_(self.low, self.high)
 
 
-class StateDependentHead(Head):
+class StateDependentHead(MeanHead):
     """A Gaussian or SquashedGaussian whose deviation is a function of the features.
 
     With `gsde` (Raffin et al. 2022, arXiv:2005.05719) the noise too: ε(s) = features(s) · W, where W is drawn
@@ -110,15 +127,11 @@ class StateDependentHead(Head):
     def __init__(
         self, num_features: int, num_actions: int, config: DistributionConfig, last_activation: str | None
     ) -> None:
-        super().__init__()
-        self.linear = nn.Linear(num_features, num_actions)
-        self.bound_mean = last_activation == "tanh"
-        self.squashed = config.class_name == "SquashedGaussian"
+        super().__init__(num_features, num_actions, config, last_activation)
         self.low, self.high = config.std_range
         self.interval = config.gsde_interval
         self.log_std: nn.Linear | nn.Parameter
-        self.is_gsde = config.std_type == "gsde"
-        if self.is_gsde:
+        if config.std_type == "gsde":
             # features of size about 1 give the deviation asked for
             initial = math.log(config.init_std / math.sqrt(num_features))
             self.log_std = nn.Parameter(torch.full((num_features, num_actions), initial))
@@ -130,12 +143,11 @@ class StateDependentHead(Head):
         self._noise: Tensor | None = None
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Distribution:
-        mean = at_least_float32(self.linear(features))
-        mean = mean.tanh() if self.bound_mean else mean
+        mean = self.mean(features)
         if isinstance(self.log_std, nn.Linear):
             log_std = at_least_float32(self.log_std(features))
             std = straight_through_clamp(log_std, math.log(self.low), math.log(self.high)).exp()
-            return _gaussian(mean, std, self.squashed)
+            return self.gaussian(mean, std)
         sigma, latent = self.log_std.exp(), features.detach()
         free = at_least_float32((latent.square() @ sigma.square() + 1e-12).sqrt())
         std = straight_through_clamp(free, self.low, self.high)
@@ -143,10 +155,7 @@ class StateDependentHead(Head):
         if self._noise is not None:
             # where the deviation is bounded, the noise is too
             noise = torch.einsum("nf,nfa->na", latent, self._noise * sigma) * (std / free)
-        return _gaussian(mean, std, self.squashed, noise)
-
-    def rebuild(self, params: Mapping[str, Tensor]) -> Distribution:
-        return _gaussian(params["mean"], params["std"], self.squashed)
+        return self.gaussian(mean, std, noise)
 
     def explore(self, num_envs: int, step: int, generator: torch.Generator) -> None:
         if isinstance(self.log_std, nn.Parameter) and (
@@ -157,11 +166,6 @@ class StateDependentHead(Head):
 
     def end_exploration(self) -> None:
         self._noise = None
-
-
-def _gaussian(mean: Tensor, std: Tensor, squashed: bool, noise: Tensor | None = None) -> Distribution:
-    gaussian = Gaussian(mean, std, noise)
-    return SquashedGaussian(gaussian) if squashed else gaussian
 
 
 class BetaHead(Head):
@@ -198,9 +202,7 @@ class CategoricalHead(Head):
         self.is_even = len(set(sizes)) == 1
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Distribution:
-        logits = at_least_float32(self.linear(features))
-        if mask is not None:
-            logits = logits.masked_fill(~mask.flatten(logits.dim() - 1), -torch.inf)
+        logits = _allowed(at_least_float32(self.linear(features)), mask)
         if self.is_even:
             return Categorical(logits.unflatten(-1, tuple(self.exists.shape)))
         return Categorical(logits[..., self.column].masked_fill(~self.exists, -torch.inf))
@@ -220,9 +222,7 @@ class BernoulliHead(Head):
         self.linear = nn.Linear(num_features, num_bits)
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Distribution:
-        logits = at_least_float32(self.linear(features))
-        if mask is not None:
-            logits = logits.masked_fill(~mask.flatten(logits.dim() - 1), -torch.inf)
+        logits = _allowed(at_least_float32(self.linear(features)), mask)
         return Bernoulli(logits)
 
     def rebuild(self, params: Mapping[str, Tensor]) -> Distribution:
@@ -230,6 +230,11 @@ class BernoulliHead(Head):
 
     def check_mask(self, space: gymnasium.Space[Any]) -> None:
         _check_mask_size(space, self.linear.out_features, "one entry for each bit that may be 1")
+
+
+def _allowed(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """Logits [..., K] with -inf where the mask, of K entries in any shape, forbids."""
+    return logits if mask is None else logits.masked_fill(~mask.flatten(logits.dim() - 1), -torch.inf)
 
 
 def _check_mask_size(space: gymnasium.Space[Any], size: int, what: str) -> None:

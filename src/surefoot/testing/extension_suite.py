@@ -211,9 +211,11 @@ def _train_as_rank(rank: int, kind: type[Extension], arguments: dict[str, Any], 
     torch.set_num_threads(1)
     distributed.init_from_env(torch.device("cpu"))
     try:
-        weights = _train(make_ppo(kind(**arguments), seed=1 + rank), iterations=2, data_seed=rank)
-        # a number per environment differs, as the environments do
-        shared = {k: v for k, v in weights.items() if v.shape[:1] != (NUM_ENVS,) or "policy" in k}
+        ppo = make_ppo(kind(**arguments), seed=1 + rank)
+        weights = _train(ppo, iterations=2, data_seed=rank)
+        # a buffer of a number per environment differs, as the environments do
+        per_env = {k for k, v in ppo.named_buffers() if v.shape[:1] == (NUM_ENVS,)}
+        shared = {k: v for k, v in weights.items() if k not in per_env}
         mine = {k: v.double().sum().cpu() for k, v in shared.items()}
         first, second = distributed.gather_objects(mine)
         for name, total in first.items():

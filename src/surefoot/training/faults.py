@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from surefoot import distributed
 from surefoot.algorithm.ppo import PPO
 from surefoot.errors import CheckpointError
+from surefoot.training.checkpoint import save_checkpoint
 from surefoot.types import Batch
 
 if TYPE_CHECKING:
@@ -49,13 +51,12 @@ class FaultRecorder:
             "num_mini_batches": self._alg.num_batches,
             "num_envs": self._alg.storage.num_envs,
             "metrics": {key: x for key, x in metrics.items() if isinstance(x, int | float | str)},
-            "tensors": {name: x.detach().cpu().clone() for name, x in _tensors(batch)},
+            "tensors": dict(_tensors(batch)),
         }
         try:
-            file.parent.mkdir(exist_ok=True)
-            torch.save(record, file)
-        except OSError as error:
-            warnings.warn(f"{file} cannot be written ({error.strerror}).", stacklevel=2)
+            save_checkpoint(file, record)
+        except CheckpointError as error:
+            warnings.warn(f"{error} Training goes on.", stacklevel=2)
             return
         warnings.warn(
             f"iteration {runner.iteration}: an update that would have made weights non-finite was skipped; "
@@ -71,16 +72,16 @@ class FaultRecorder:
         batches = rollout.mini_batch_generator
         if self._alg.policy.is_recurrent:
             batches = rollout.recurrent_mini_batch_generator
-        drawn = list(batches(self._alg.num_batches, epoch + 1, generator))
-        return drawn[epoch * self._alg.num_batches + number]
+        drawn = batches(self._alg.num_batches, epoch + 1, generator)
+        return next(islice(drawn, epoch * self._alg.num_batches + number, None))
 
 
 def _tensors(batch: Batch) -> Iterator[tuple[str, Tensor]]:
+    """Without the memory's states: they have been refreshed since."""
     names = ("index", "actions", "old_log_prob", "old_value", "advantage", "returns")
     yield from ((name, getattr(batch, name)) for name in names)
     yield from ((f"observations.{g}", x) for g, x in batch.observations.items())
     yield from ((f"old_distribution.{g}", x) for g, x in batch.old_distribution.items())
-    yield from ((f"hidden.{g}", x) for g, x in batch.hidden.items())
     if batch.mask is not None:
         yield "mask", batch.mask
 
