@@ -9,21 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from surefoot.cli import COMMANDS, cli
+from surefoot.cli import COMMANDS
 from surefoot.config import load_yaml
-
-
-@pytest.fixture
-def surefoot(tmp_path, monkeypatch):
-    """Runs a command line in an empty directory."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(line: str) -> Result:
-        return CliRunner().invoke(cli, line.split())
-
-    return run
 
 
 def assert_one_line_error(result: Result, code: int, *words: str) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from command_line import records, start, wait_for
 
 from surefoot import distributed
-from surefoot.cli import REPORT_VARIABLE, cli, launch, session
+from surefoot.cli import REPORT_VARIABLE, launch, session
 from surefoot.cli.session import make_run_dir
 from surefoot.cli.train import default_run_dir
 from surefoot.config import build_config
@@ -67,40 +67,9 @@ class Slow(Env):
 """
 
 
-@pytest.fixture
-def surefoot(tmp_path, monkeypatch):
-    """Runs a command line in an empty directory."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(line: str) -> Result:
-        return CliRunner().invoke(cli, line.split())
-
-    return run
-
-
-def start(directory: Path, line: str, program: str = "surefoot", **env: str) -> subprocess.Popen[str]:
+def start_task(directory: Path, line: str, program: str = "surefoot", **env: str) -> subprocess.Popen[str]:
     (directory / "task.py").write_text(TASK)
-    return subprocess.Popen(
-        [sys.executable, "-m", *program.split(), *line.split()],
-        cwd=directory,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **env},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, f"{path} never came"
-        time.sleep(0.05)
-
-
-def records(run: Path) -> list[dict]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return start(directory, line, program, **env)
 
 
 # --- the launcher, with processes that do not train
@@ -174,14 +143,16 @@ def test_the_launcher_knows_of_an_error_before_the_process_group_ends(tmp_path, 
 
 
 def test_a_killed_process_is_one_line_and_the_run_ends(tmp_path):
-    process = start(tmp_path, f"train task:KilledOnce --nproc 2 {TINY}", KILL_WHEN="runs/*/*/config.yaml")
+    process = start_task(
+        tmp_path, f"train task:KilledOnce --nproc 2 {TINY}", KILL_WHEN="runs/*/*/config.yaml"
+    )
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert errors == "error: process 1 was ended by SIGKILL.\n"
 
 
 def test_sigterm_to_the_whole_process_group_saves_a_run_with_worker_processes(tmp_path):
-    process = start(tmp_path, f"train task:Slow --run-dir run {TINY} --set env.backend=async")
+    process = start_task(tmp_path, f"train task:Slow --run-dir run {TINY} --set env.backend=async")
     wait_for(tmp_path / "run" / "checkpoints" / "model_1.pt", process)
     os.killpg(process.pid, signal.SIGTERM)
     output, errors = process.communicate(timeout=60)
@@ -195,7 +166,7 @@ def test_sigterm_to_the_whole_process_group_saves_a_run_with_worker_processes(tm
 
 def test_an_error_in_a_worker_is_one_line_with_its_file_and_line(tmp_path):
     (tmp_path / "task_that_crashes.py").write_text(TASK.replace("pass", "raise ValueError('boom')"))
-    process = start(tmp_path, f"train task_that_crashes:Env {TINY} --set env.backend=async")
+    process = start_task(tmp_path, f"train task_that_crashes:Env {TINY} --set env.backend=async")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert errors.count("\n") == 1, errors
@@ -251,7 +222,9 @@ TORCHRUN = "torch.distributed.run --standalone --nproc-per-node 2 --max-restarts
 @pytest.mark.slow
 def test_a_run_restarted_by_torchrun_goes_on_from_its_last_checkpoint(tmp_path):
     kill_when = "runs/*/*/checkpoints/model_2.pt"
-    process = start(tmp_path, f"train task:KilledOnce --iterations 5 {TINY}", TORCHRUN, KILL_WHEN=kill_when)
+    process = start_task(
+        tmp_path, f"train task:KilledOnce --iterations 5 {TINY}", TORCHRUN, KILL_WHEN=kill_when
+    )
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     (run,) = (tmp_path / "runs" / "task_KilledOnce").iterdir()
@@ -264,7 +237,7 @@ def test_a_run_restarted_by_torchrun_goes_on_from_its_last_checkpoint(tmp_path):
 @pytest.mark.slow
 def test_a_run_killed_before_its_first_checkpoint_starts_anew_where_it_was(tmp_path):
     line = f"train task:KilledOnce --iterations 3 --run-dir run {TINY} --set save_interval=100"
-    process = start(tmp_path, line, TORCHRUN, KILL_WHEN="run/config.yaml")
+    process = start_task(tmp_path, line, TORCHRUN, KILL_WHEN="run/config.yaml")
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert [r["iteration"] for r in records(tmp_path / "run")] == [0, 1, 2]

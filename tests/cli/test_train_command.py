@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
-import pytest
-from click.testing import CliRunner, Result
+from command_line import records, start, wait_for
 
-from surefoot.cli import cli
 from surefoot.cli.session import Plan, _iterations
 from surefoot.cli.train import default_run_dir
 from surefoot.config import build_config, load_yaml
@@ -23,21 +17,6 @@ TINY = (
     "--num-envs 4 --set num_steps_per_env=32 --set eval_episodes=2 --set save_interval=1 "
     "--set env.backend=sync"
 )
-
-
-@pytest.fixture
-def surefoot(tmp_path, monkeypatch):
-    """Runs a command line in an empty directory."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(line: str) -> Result:
-        return CliRunner().invoke(cli, line.split())
-
-    return run
-
-
-def records(run: Path) -> list[dict]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_a_run_is_trained_evaluated_repeated_and_continued(surefoot, tmp_path):
@@ -125,25 +104,6 @@ def test_play_draws_a_film_strip_of_a_bundled_task(surefoot, tmp_path):
 
 
 # --- real processes: what a runner inside this process cannot show
-
-
-def start(directory: Path, line: str, **env: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "surefoot", *line.split()],
-        cwd=directory,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **env},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, f"{path} never came"
-        time.sleep(0.05)
 
 
 def test_ctrl_c_saves_and_exits_with_130_and_the_run_goes_on(tmp_path, surefoot):

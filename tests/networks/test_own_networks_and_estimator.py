@@ -12,16 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from surefoot.algorithm.config import PPOConfig
-from surefoot.algorithm.ppo import PPO
-from surefoot.config import build_config, build_extensions, own_networks
+from surefoot.config import build_config, own_networks
 from surefoot.errors import ConfigError
-from surefoot.extensions.auxiliary import EstimatorLoss
 from surefoot.networks.actor_critic import ActorCritic
 from surefoot.networks.config import ActorConfig, CriticConfig, EstimatorConfig
-from surefoot.types import EnvSpec, Step
-
-NUM_ENVS, NUM_STEPS = 6, 8
+from surefoot.types import EnvSpec
 
 
 def box(size: int) -> gymnasium.spaces.Box:
@@ -29,7 +24,7 @@ def box(size: int) -> gymnasium.spaces.Box:
 
 
 def make_spec() -> EnvSpec:
-    return EnvSpec({"policy": box(5), "privileged": box(4)}, box(2), NUM_ENVS)
+    return EnvSpec({"policy": box(5), "privileged": box(4)}, box(2), 6)
 
 
 def build(
@@ -269,60 +264,3 @@ def test_an_estimator_of_what_does_not_exist_is_refused(target: Any, message: st
 def test_a_target_of_another_form_is_refused(target: list[Any]) -> None:
     with pytest.raises(ConfigError, match=r"expected GROUP or \[GROUP, start, stop\]"):
         EstimatorConfig(target)
-
-
-def make_ppo(actor: ActorConfig, coef: float = 1.0) -> PPO:
-    policy = build(actor)
-    config = PPOConfig(num_mini_batches=2, num_learning_epochs=2)
-    return PPO(policy, make_spec(), config, num_steps_per_env=NUM_STEPS, extensions=[EstimatorLoss(coef)])
-
-
-def train(ppo: PPO, iterations: int) -> list[dict[str, Tensor]]:
-    """The privileged group is a function of the first four of the policy's observations."""
-    data = torch.Generator().manual_seed(0)
-
-    def observe() -> dict[str, Tensor]:
-        x = torch.randn(NUM_ENVS, 5, generator=data)
-        return {"policy": x, "privileged": x[:, :4].tanh()}
-
-    history = []
-    no = torch.zeros(NUM_ENVS, dtype=torch.bool)
-    obs = observe()
-    for _ in range(iterations):
-        for _ in range(NUM_STEPS):
-            ppo.act(obs)
-            obs = observe()
-            ppo.process_env_step(Step(obs, torch.zeros(NUM_ENVS), no, no))
-        ppo.compute_returns(obs)
-        history.append(ppo.update())
-    return history
-
-
-@pytest.mark.parametrize(("target", "rnn_type"), [("privileged", None), (["privileged", 1, 3], "gru")])
-def test_the_estimate_improves_and_is_logged(target: Any, rnn_type: Any) -> None:
-    ppo = make_ppo(estimating(target, rnn_type=rnn_type, rnn_hidden_dim=16))
-    losses = [m["Aux/estimator"].item() for m in train(ppo, 25)]
-    assert losses[-1] < 0.7 * losses[0]
-
-
-def test_the_estimators_loss_is_the_mean_squared_error_times_its_weight() -> None:
-    def first_loss(coef: float) -> float:
-        return train(make_ppo(estimating(), coef), 1)[0]["Aux/estimator"].item()
-
-    # the first mini-batches are the same; later ones move apart a little
-    assert first_loss(3.0) == pytest.approx(3 * first_loss(1.0), rel=0.05)
-
-
-def test_an_estimator_loss_needs_an_estimator() -> None:
-    with pytest.raises(ConfigError, match=r"needs a policy with actor\.estimator"):
-        make_ppo(ActorConfig(hidden_dims=[8]))
-
-
-def test_a_configuration_switches_the_estimators_loss_on() -> None:
-    actor = {"estimator": {"target": "privileged"}}
-    (extension,) = build_extensions(
-        build_config({"actor": actor, "algorithm": {"enable_aux_loss": True, "aux_loss_coef": 0.5}})
-    )
-    assert isinstance(extension, EstimatorLoss)
-    assert extension.coef == 0.5
-    assert build_extensions(build_config({"actor": actor})) == []

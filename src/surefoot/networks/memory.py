@@ -40,7 +40,7 @@ class Memory(nn.Module):
         if x.shape[1] == 0:
             return x.new_zeros(*x.shape[:-1], self.num_features), state
         states = state.view(-1, self.num_states, self.num_features).transpose(0, 1).contiguous()
-        # the CPU has no LSTM in low precision on every machine, and no faster GRU
+        # not every CPU has a kernel in low precision
         with torch.autocast(x.device.type, enabled=False) if x.is_cpu else nullcontext():
             if self.is_lstm:
                 out, after = self.rnn(x, states.tensor_split(2))

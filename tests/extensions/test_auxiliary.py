@@ -1,4 +1,4 @@
-"""AuxiliaryPrediction: the actor's features learn to tell a privileged group."""
+"""Auxiliary losses: what the actor's features, or an estimator inside it, learn to tell."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from surefoot.algorithm.config import PPOConfig
 from surefoot.algorithm.ppo import PPO
+from surefoot.config import build_config, build_extensions
 from surefoot.errors import ConfigError
-from surefoot.extensions.auxiliary import AuxiliaryPrediction
+from surefoot.extensions.auxiliary import AuxiliaryPrediction, EstimatorLoss
+from surefoot.networks.actor_critic import ActorCritic
+from surefoot.networks.config import ActorConfig, CriticConfig, EstimatorConfig
 from surefoot.testing.extension_suite import NUM_ENVS, NUM_STEPS, make_ppo
 from surefoot.types import Step
 
@@ -88,3 +92,46 @@ def test_the_target_is_stored_even_if_no_network_reads_it() -> None:
     extension = AuxiliaryPrediction("privileged")
     assert "privileged" in make_ppo(extension).storage.observations
     assert list(extension.observation_groups()) == ["privileged"]
+
+
+# ---------------------------------------------------------------------- the loss of an estimator
+
+
+def estimating(coef: float = 1.0, **changes: Any) -> PPO:
+    """The toy task with an estimator of the privileged group in the actor."""
+    actor = ActorConfig(**{"hidden_dims": [8], "estimator": EstimatorConfig("privileged", [16]), **changes})
+    spec = make_ppo().spec
+    torch.manual_seed(0)
+    policy = ActorCritic(spec, actor, CriticConfig(hidden_dims=[8]))
+    config = PPOConfig(num_mini_batches=2, num_learning_epochs=2)
+    return PPO(policy, spec, config, num_steps_per_env=NUM_STEPS, extensions=[EstimatorLoss(coef)])
+
+
+@pytest.mark.parametrize(("target", "rnn_type"), [("privileged", None), (["privileged", 1, 3], "gru")])
+def test_the_estimate_improves_and_is_logged(target: Any, rnn_type: Any) -> None:
+    ppo = estimating(estimator=EstimatorConfig(target, [16]), rnn_type=rnn_type, rnn_hidden_dim=16)
+    losses = [m["Aux/estimator"].item() for m in train(ppo, 25)]
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_the_estimators_loss_is_the_mean_squared_error_times_its_weight() -> None:
+    def first_loss(coef: float) -> float:
+        return train(estimating(coef), 1)[0]["Aux/estimator"].item()
+
+    # the first mini-batches are the same; later ones move apart a little
+    assert first_loss(3.0) == pytest.approx(3 * first_loss(1.0), rel=0.05)
+
+
+def test_an_estimator_loss_needs_an_estimator() -> None:
+    with pytest.raises(ConfigError, match=r"needs a policy with actor\.estimator"):
+        estimating(estimator=None)
+
+
+def test_a_configuration_switches_the_estimators_loss_on() -> None:
+    actor = {"estimator": {"target": "privileged"}}
+    (extension,) = build_extensions(
+        build_config({"actor": actor, "algorithm": {"enable_aux_loss": True, "aux_loss_coef": 0.5}})
+    )
+    assert isinstance(extension, EstimatorLoss)
+    assert extension.coef == 0.5
+    assert build_extensions(build_config({"actor": actor})) == []
