@@ -178,7 +178,7 @@ def _training(rank: int) -> Found:
 
 
 def _parity(rank: int) -> Found:
-    return {"parity": train_on_part(rank, 2)}
+    return {f"parity {rnn_type}": train_on_part(rank, 2, rnn_type) for rnn_type in RNN_TYPES}
 
 
 class NaNOnOne(Extension):
@@ -242,19 +242,24 @@ def _straying(rank: int) -> Found:
 # ---------------------------------------------------------------------- two halves are one whole
 
 NUM_ENVS, ITERATIONS = 8, 3
+RNN_TYPES = (None, "gru", "lstm")
 
 
-def train_on_part(part: int, parts: int) -> dict[str, Tensor]:
+def train_on_part(part: int, parts: int, rnn_type: Any = None) -> dict[str, Tensor]:
     """Three iterations in float64 on the columns of one part of a made-up run; returns the weights."""
     n = NUM_ENVS // parts
     columns = slice(part * n, (part + 1) * n)
     spaces = {"policy": gymnasium.spaces.Box(-np.inf, np.inf, (3,))}
     spec = EnvSpec(spaces, gymnasium.spaces.Box(-np.inf, np.inf, (2,)), n)
     torch.manual_seed(0)
+    common: dict[str, Any] = {
+        "hidden_dims": [8],
+        "obs_normalization": True,
+        "rnn_type": rnn_type,
+        "rnn_hidden_dim": 6,
+    }
     policy = ActorCritic(
-        spec,
-        ActorConfig(hidden_dims=[8], obs_normalization=True),
-        CriticConfig(hidden_dims=[8], obs_normalization=True, value_normalization=True),
+        spec, ActorConfig(**common), CriticConfig(**common, value_normalization=True)
     ).double()
     config = PPOConfig(num_mini_batches=1, num_learning_epochs=3, entropy_coef=0.01, max_grad_norm=0.5)
     ppo = PPO(policy, spec, config, num_steps_per_env=6)
@@ -386,13 +391,15 @@ def test_each_process_draws_its_own_noise(ranks: list[Found]) -> None:
     assert not torch.equal(ranks[0]["noise"], ranks[1]["noise"])
 
 
-def test_two_processes_with_half_of_the_rows_each_equal_one_with_all(ranks: list[Found]) -> None:
-    whole = train_on_part(0, 1)
+@pytest.mark.parametrize("rnn_type", RNN_TYPES)
+def test_two_processes_with_half_of_the_rows_each_equal_one_with_all(
+    ranks: list[Found], rnn_type: str | None
+) -> None:
+    whole = train_on_part(0, 1, rnn_type)
     for found in ranks:
         for name, tensor in whole.items():
-            torch.testing.assert_close(
-                found["parity"][name].double(), tensor.double(), rtol=1e-8, atol=1e-8, msg=name
-            )
+            other = found[f"parity {rnn_type}"][name]
+            torch.testing.assert_close(other.double(), tensor.double(), rtol=1e-8, atol=1e-8, msg=name)
 
 
 def test_a_nan_on_one_process_skips_the_step_on_all(ranks: list[Found]) -> None:

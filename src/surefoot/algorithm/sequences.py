@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from surefoot import distributed
+
 
 @dataclass(frozen=True)
 class Sequences:
@@ -25,10 +27,11 @@ class Sequences:
 
 
 def default_sequence_length(num_envs: int, num_steps: int, num_batches: int) -> int:
-    """The whole rollout where there are environments enough; else so that each mini-batch gets sixteen
-    sequences: the rows of one are much alike, and few of them make a noisy gradient.
+    """The whole rollout where there are environments enough; else so that each mini-batch, over all
+    processes, gets sixteen sequences: the rows of one are much alike, and few of them make a noisy gradient.
     """
-    return max(1, min(num_steps, num_envs * num_steps // num_batches // 16))
+    own_share = -(-16 // distributed.world_size())
+    return max(1, min(num_steps, num_envs * num_steps // num_batches // own_share))
 
 
 def sequence_starts(num_steps: int, length: int, burn_in: int) -> list[int]:
