@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from surefoot.algorithm.config import PPOConfig
+from surefoot.algorithm.losses import masked_mean
 from surefoot.algorithm.ppo import PPO
 from surefoot.config import build_config, build_extensions
 from surefoot.errors import ConfigError
-from surefoot.extensions.auxiliary import AuxiliaryPrediction, EstimatorLoss
+from surefoot.extensions.auxiliary import AuxiliaryPrediction, EstimatorLoss, PolicyLosses
 from surefoot.networks.actor_critic import ActorCritic
 from surefoot.networks.config import ActorConfig, CriticConfig, EstimatorConfig
 from surefoot.testing.extension_suite import NUM_ENVS, NUM_STEPS, make_ppo
-from surefoot.types import Step
+from surefoot.types import Batch, PolicyOutput, Step
 
 
 def train(ppo: PPO, iterations: int) -> list[dict[str, Tensor]]:
@@ -135,3 +136,50 @@ def test_a_configuration_switches_the_estimators_loss_on() -> None:
     assert isinstance(extension, EstimatorLoss)
     assert extension.coef == 0.5
     assert build_extensions(build_config({"actor": actor})) == []
+
+
+# ---------------------------------------------------------------------- losses that a network defines itself
+
+
+class Reconstructing(nn.Module):
+    """A network that also restores its input from its features."""
+
+    def __init__(self, num_inputs: int) -> None:
+        super().__init__()
+        self.encode, self.decode = nn.Linear(num_inputs, 8), nn.Linear(8, num_inputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.encode(x).tanh()
+        self.error = (self.decode(features) - x.detach()).square().mean(-1)
+        return features
+
+    def aux_losses(self, batch: Batch, out: PolicyOutput) -> dict[str, Tensor]:
+        assert self.error.shape == out.log_prob.shape == batch.old_log_prob.shape
+        return {"reconstruction": masked_mean(self.error, batch.mask)}
+
+
+@pytest.mark.parametrize("rnn_type", [None, "gru"])
+def test_a_network_brings_losses_of_its_own(rnn_type: Any) -> None:
+    actor = ActorConfig(rnn_type=rnn_type, rnn_hidden_dim=8, class_name="own:Network")
+    torch.manual_seed(0)
+    spec = make_ppo().spec
+    policy = ActorCritic(spec, actor, CriticConfig(hidden_dims=[8]), own_networks={"actor": Reconstructing})
+    ppo = PPO(policy, spec, PPOConfig(), num_steps_per_env=NUM_STEPS, extensions=[PolicyLosses(2.0)])
+    losses = [m["Aux/reconstruction"].item() for m in train(ppo, 25)]
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_a_policy_without_losses_of_its_own_is_told_so() -> None:
+    with pytest.raises(ConfigError, match=r"no module of the policy has a method aux_losses"):
+        PolicyLosses().setup(make_ppo().spec, make_ppo().policy)
+
+
+def test_a_configuration_switches_a_networks_own_losses_on() -> None:
+    network = {"class_name": f"{Reconstructing.__module__}:Reconstructing"}
+    on = {"enable_aux_loss": True, "aux_loss_coef": 0.5}
+    (extension,) = build_extensions(build_config({"actor": network, "algorithm": on}))
+    assert isinstance(extension, PolicyLosses)
+    assert extension.coef == 0.5
+    assert build_extensions(build_config({"actor": network})) == []
+    plain = {"class_name": "torch.nn:LazyLinear"}
+    assert build_extensions(build_config({"actor": plain, "algorithm": on})) == []

@@ -15,6 +15,7 @@ FEW_STEPS = 32
 FEW_SAMPLES = 2048
 LARGE_LEARNING_RATE = 1e-3
 LARGE_CLIP = 0.2
+_SCHEDULED = {"schedule": "learning_rate", "clip_schedule": "clip_param", "entropy_schedule": "entropy_coef"}
 
 
 class SurefootWarning(UserWarning):
@@ -67,7 +68,8 @@ def _without_effect(config: TrainConfig) -> Iterator[tuple[str, str]]:
     is_clip = alg.policy_objective == "clip"
     shared = config.network == "shared"
     recurrent = config.actor.rnn_type or config.critic.rnn_type
-    estimator, distribution = config.actor.estimator, config.actor.distribution
+    predicts = config.actor.estimator or config.actor.class_name or config.critic.class_name
+    distribution = config.actor.distribution
     name, gsde = distribution.class_name, distribution.std_type == "gsde"
     rules = [
         (alg, "algorithm.huber_delta", value_loss != "huber", f"with value_loss '{value_loss}'"),
@@ -77,7 +79,7 @@ def _without_effect(config: TrainConfig) -> Iterator[tuple[str, str]]:
         (alg, "algorithm.lr_bounds", not alg.is_adaptive, "unless schedule is 'adaptive'"),
         (alg, "algorithm.sequence_length", not recurrent, "without rnn_type"),
         (alg, "algorithm.burn_in", not recurrent, "without rnn_type"),
-        (alg, "algorithm.enable_aux_loss", estimator is None, "without actor.estimator"),
+        (alg, "algorithm.enable_aux_loss", not predicts, "without actor.estimator or a network of your own"),
         (alg, "algorithm.aux_loss_coef", not alg.enable_aux_loss, "without enable_aux_loss"),
         (config.critic, "critic.rnn_type", shared, "with network 'shared': actor.rnn_type is used"),
         (config.critic, "critic.cnn", shared, "with network 'shared': actor.cnn is used"),
@@ -97,12 +99,19 @@ def _without_effect(config: TrainConfig) -> Iterator[tuple[str, str]]:
 
 
 def _idle_schedule_keys(config: TrainConfig) -> Iterator[tuple[str, str]]:
-    for key in ("schedule", "clip_schedule", "entropy_schedule"):
-        schedule = getattr(config.algorithm, key)
-        if isinstance(schedule, ScheduleConfig) and schedule.type in ("fixed", "piecewise"):
-            for name in ("final", "horizon"):
-                if _differs(schedule, name):
-                    yield f"algorithm.{key}.{name}", f"with type '{schedule.type}'"
+    alg = config.algorithm
+    idle = {"fixed": ("final", "horizon"), "piecewise": ("initial", "final", "horizon")}
+    for key, base in _SCHEDULED.items():
+        schedule = getattr(alg, key)
+        if not isinstance(schedule, ScheduleConfig):
+            continue
+        for name in idle.get(schedule.type, ()):
+            if _differs(schedule, name):
+                yield f"algorithm.{key}.{name}", f"with type '{schedule.type}'"
+        is_read = base == "learning_rate" and alg.critic_learning_rate is not None  # their ratio
+        starts_elsewhere = schedule.points is not None or schedule.initial not in (None, getattr(alg, base))
+        if starts_elsewhere and not is_read and _differs(alg, base):
+            yield f"algorithm.{base}", f"where algorithm.{key} has a first value of its own"
 
 
 def _differs(section: Any, name: str) -> bool:

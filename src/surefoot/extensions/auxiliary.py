@@ -73,3 +73,29 @@ class EstimatorLoss(Extension):
         target = batch.observations[self.estimator.group][..., self.estimator.part]
         error = (out.estimate - target).square().mean(-1)
         return {"Aux/estimator": self.coef * masked_mean(error, batch.mask)}
+
+
+class PolicyLosses(Extension):
+    """The losses that modules of the policy define themselves, such as a network of your own.
+
+    Every module of the policy with a method `aux_losses(batch, out)` is asked, after the forward pass of a
+    mini-batch, for `{name: scalar}`; `name` is logged as `Aux/name`.
+
+    Args:
+        coef: Weight of their sum.
+    """
+
+    def __init__(self, coef: float = 1.0) -> None:
+        super().__init__()
+        self.coef = coef
+
+    def setup(self, spec: EnvSpec, policy: ActorCritic) -> None:
+        if not any(hasattr(module, "aux_losses") for module in policy.modules()):
+            raise ConfigError("PolicyLosses: no module of the policy has a method aux_losses(batch, out).")
+
+    def loss(self, batch: Batch, out: PolicyOutput, policy: ActorCritic) -> dict[str, Tensor]:
+        terms: dict[str, Tensor] = {}
+        for module in policy.modules():
+            if hasattr(module, "aux_losses"):
+                terms |= module.aux_losses(batch, out)  # pyright: ignore[reportCallIssue]
+        return {name if "/" in name else f"Aux/{name}": self.coef * x for name, x in terms.items()}
