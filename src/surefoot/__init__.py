@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         NonFiniteError,
         SurefootError,
     )
+    from surefoot.extensions.amp.ppo_amp import PPOAMP
     from surefoot.networks.actor_critic import ActorCritic
     from surefoot.tasks import make
     from surefoot.training.evaluation import evaluate, load_policy
@@ -29,6 +30,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "OnPolicyRunner": "training.on_policy_runner",
     "PPO": "algorithm.ppo",
+    "PPOAMP": "extensions.amp.ppo_amp",
     "ActorCritic": "networks.actor_critic",
     "RolloutStorage": "algorithm.rollout_storage",
     "Extension": "algorithm.extension",
@@ -51,6 +53,7 @@ _HOMES = {
 
 __all__ = [
     "PPO",
+    "PPOAMP",
     "ActorCritic",
     "Batch",
     "CheckpointError",

@@ -1,0 +1,276 @@
+"""AMP: the policy is rewarded for motion that a discriminator takes for that of the demonstrations."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from surefoot import distributed
+from surefoot.algorithm.extension import Extension
+from surefoot.algorithm.losses import masked_mean
+from surefoot.algorithm.rollout_storage import RolloutStorage
+from surefoot.errors import ConfigError, did_you_mean
+from surefoot.extensions.amp.config import AMPConfig
+from surefoot.extensions.amp.dataset import Demonstrations, MotionDataset, load_demonstrations
+from surefoot.extensions.amp.discriminator import LOSSES, Discriminator, gradient_penalty, threshold
+from surefoot.extensions.amp.replay import ReplayBuffer
+from surefoot.extensions.amp.rewards import COMBINATIONS, bce_reward, lsgan_reward, wgan_reward
+from surefoot.extensions.amp.windows import WindowCutter
+from surefoot.networks.actor_critic import ActorCritic
+from surefoot.networks.normalizers import RunningNormalizer
+from surefoot.types import EnvSpec, Stats
+
+SATURATED_ACCURACY, SATURATED_ITERATIONS = 0.99, 100
+"""A discriminator that is right more often, for so long, is reported."""
+CHUNK = 32_768
+"""Windows scored at once, so that memory does not grow with the rollout."""
+
+
+class AMP(Extension):
+    """Adversarial motion priors (Peng et al. 2021, arXiv:2104.02180).
+
+    A window is the K frames of an episode that end with what followed a row. A row without one, because its
+    episode is younger or the final observation is not known, gets the mean style reward of the others and
+    teaches the discriminator nothing. Scores are those of the discriminator before the iteration; its inputs
+    are normalised by statistics of both demonstrations and policy, refreshed once per iteration at its end.
+
+    With legged robots: Escontrela et al. 2022, arXiv:2203.15103.
+
+    Args:
+        config: The keys of `amp_cfg`.
+        demonstrations: The clips, instead of those that `config` names.
+    """
+
+    iteration: Tensor
+    num_saturated: Tensor
+
+    def __init__(
+        self, config: AMPConfig | Mapping[str, Any], demonstrations: Demonstrations | None = None
+    ) -> None:
+        super().__init__()
+        self.config = config if isinstance(config, AMPConfig) else AMPConfig.of(config)
+        self.demonstrations = demonstrations
+        self.combine, self.neutral_style = COMBINATIONS[self.config.combination]
+        self.register_buffer("iteration", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("num_saturated", torch.zeros((), dtype=torch.int64))
+
+    def setup(self, spec: EnvSpec, policy: ActorCritic) -> None:
+        config, self.generator = self.config, spec.generator
+        size = self._group_size(spec, config.obs_group, "obs_group")
+        if config.mask_group is not None and self._group_size(spec, config.mask_group, "mask_group") != 1:
+            raise ConfigError(f"mask_group '{config.mask_group}' must be one number per environment.")
+        self.dataset = self._dataset(spec)
+        if self.dataset.num_features != size:
+            raise ConfigError(
+                f"the demonstrations have {self.dataset.num_features} features and the observation group "
+                f"'{config.obs_group}' has {size}; both must be computed alike."
+            )
+        self.cutter = WindowCutter(spec.num_envs, config.num_frames, size)
+        self.normalizer = RunningNormalizer(size)
+        self.normalizer.warm_up([self.dataset.frames])
+        self.discriminator = Discriminator(size * config.num_frames, config.hidden_dims, config.activation)
+        groups = [
+            {
+                "params": [*self.discriminator.trunk.parameters()],
+                "weight_decay": config.disc_trunk_weight_decay,
+            },
+            {
+                "params": [*self.discriminator.last.parameters()],
+                "weight_decay": config.disc_linear_weight_decay,
+            },
+        ]
+        self.optimizer = torch.optim.Adam(groups, config.disc_learning_rate)
+        capacity = math.ceil(config.replay_size / spec.num_envs)
+        shape = (config.num_frames, size)
+        self.replay = ReplayBuffer(spec.num_envs, capacity, shape) if capacity else None
+
+    def _group_size(self, spec: EnvSpec, group: str, key: str) -> int:
+        """Numbers per environment of an observation group."""
+        spaces = spec.observation_spaces
+        if group not in spaces:
+            raise ConfigError(
+                f"{key} '{group}': the environment has no such observation group; it has {sorted(spaces)}."
+                f"{did_you_mean(group, spaces)}"
+            )
+        shape = spaces[group].shape
+        if shape is None or len(shape) != 1:
+            raise ConfigError(f"{key} '{group}' has the space {spaces[group]}; expected a vector.")
+        return shape[0]
+
+    def _dataset(self, spec: EnvSpec) -> MotionDataset:
+        if self.demonstrations is None:
+            return load_demonstrations(self.config, spec.step_dt)
+        features, weights = zip(*self.demonstrations, strict=True)
+        return MotionDataset(features, weights, self.config.num_frames)
+
+    def observation_groups(self) -> Sequence[str]:
+        return [g for g in (self.config.obs_group, self.config.mask_group) if g is not None]
+
+    # ------------------------------------------------------------------ the reward
+
+    def prepare(self, rollout: RolloutStorage, policy: ActorCritic) -> None:
+        group = self.config.obs_group
+        frames, followed = rollout.observations[group][:-1].float(), rollout.next_observations[group].float()
+        self.windows, is_whole = self.cutter(frames, followed, rollout.is_first)
+        self.applies = rollout.valid
+        if self.config.mask_group is not None:
+            self.applies = self.applies & (rollout.observations[self.config.mask_group][:-1, :, 0] > 0.5)
+        self.usable = is_whole & rollout.next_known & self.applies
+        style = self._style_reward(self._scores(self.windows.flatten(0, 1)).view_as(self.usable))
+        self.mean_style = distributed.moments(style.flatten(), self.usable.flatten())[1].float()
+        self.style = torch.where(self.usable, style, self.mean_style)
+
+    def reward(self, rollout: RolloutStorage, reward: Tensor) -> Tensor:
+        style = self.config.style_reward_scale * self.style
+        self.task = reward
+        return self.combine(
+            reward, torch.where(self.applies, style, self.neutral_style), self.config.style_weight
+        )
+
+    def _scores(self, windows: Tensor) -> Tensor:
+        """Scores [R] of raw windows [R, K, D]."""
+        parts = windows.split(CHUNK)
+        return torch.cat([self.discriminator(self.normalizer(part).flatten(1)) for part in parts])
+
+    def _style_reward(self, score: Tensor) -> Tensor:
+        """Of the scores [T, N], before it is scaled."""
+        if self.config.loss_type == "lsgan":
+            return lsgan_reward(score)
+        if self.config.loss_type == "bce":
+            return bce_reward(score)
+        demo = self._scores(self.dataset.sample(min(score.numel(), CHUNK), self.generator))
+        counted = [(demo, None), (score.flatten(), self.usable.flatten())]
+        (n, mean, m2), (k, policy_mean, policy_m2) = (distributed.moments(x, mask) for x, mask in counted)
+        return wgan_reward(score, (mean, m2 / n.clamp(min=1)), (policy_mean, policy_m2 / k.clamp(min=1))).to(
+            score.dtype
+        )
+
+    # ------------------------------------------------------------------ the discriminator
+
+    def learn(self, rollout: RolloutStorage) -> Stats:
+        stats = {
+            "Reward/task": masked_mean(self.task, rollout.mask),
+            "Reward/style": self.config.style_reward_scale * self.mean_style,
+            "Amp/usable": masked_mean(self.usable.float(), rollout.mask),
+        }
+        iteration = int(self.iteration)
+        if iteration % self.config.disc_update_interval == 0:
+            stats |= self._train()
+        if self.replay is not None:
+            self._remember(self.replay)
+        self._update_normalizer(rollout)
+        self.iteration += 1
+        names, values = list(stats), torch.stack([x.detach().float() for x in stats.values()])
+        stats = dict(zip(names, distributed.mean(values).unbind(), strict=True))
+        self._watch(stats)
+        del self.windows
+        return stats
+
+    def _train(self) -> Stats:
+        """Epochs of mini-batches; each is of as many demonstrations as windows of the policy."""
+        history: dict[str, list[Tensor]] = defaultdict(list)
+        for policy, demo in self._mini_batches():
+            # processes with more windows count for more
+            share = torch.tensor(float(len(policy)), device=policy.device)
+            share = share / distributed.mean(share.clone()).clamp(min=1)
+            loss, terms = self._loss(policy, demo)
+            norm = distributed.minimize(share * loss, self.optimizer, self.config.disc_max_grad_norm)
+            for name, value in {**terms, "Amp/loss": loss, "Amp/grad_norm": norm}.items():
+                history[name].append(value.detach())
+        return {name: torch.stack(values).mean() for name, values in history.items()}
+
+    def _mini_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Raw windows [B, K, D] of the policy, now and earlier, and of demonstrations."""
+        config, windows = self.config, self.windows.flatten(0, 1)
+        rows = self.usable.flatten().nonzero().squeeze(-1)
+        has_replay = self.replay is not None and bool(self.replay.num_inserted.any())
+        for _ in range(config.disc_num_epochs):
+            order = torch.randperm(len(rows), generator=self.generator, device=rows.device)
+            for part in rows[order].tensor_split(config.disc_num_mini_batches):
+                count = min(len(part), config.disc_max_batch_size)
+                num_old = round(config.replay_share * count) if has_replay else 0
+                policy = windows[part[: count - num_old]]
+                if self.replay is not None and num_old:
+                    policy = torch.cat([policy, self.replay.sample(num_old, self.generator)])
+                yield policy, self.dataset.sample(max(count, 1), self.generator)[:count]
+
+    def _loss(self, policy: Tensor, demo: Tensor) -> tuple[Tensor, Stats]:
+        """The loss of one mini-batch of raw windows [B, K, D], and what to log of it."""
+        config = self.config
+        policy, demo = self._inputs(policy), self._inputs(demo)
+        demo_score, policy_score = self.discriminator(demo), self.discriminator(policy)
+        scores = torch.cat([demo_score, policy_score])
+        penalty = self._gradient_penalty(demo, policy, demo_score, policy_score)
+        loss = LOSSES[config.loss_type](demo_score, policy_score)
+        loss = loss + config.grad_penalty_scale * penalty
+        loss = loss + config.logit_penalty_scale * masked_mean(scores.square())
+        border = threshold(config.loss_type, demo_score, policy_score)
+        return loss, {
+            "Amp/accuracy_demo": masked_mean((demo_score > border).float()),
+            "Amp/accuracy_policy": masked_mean((policy_score < border).float()),
+            "Amp/score_demo": masked_mean(demo_score),
+            "Amp/score_policy": masked_mean(policy_score),
+            "Amp/grad_penalty": penalty,
+        }
+
+    def _inputs(self, windows: Tensor) -> Tensor:
+        """What the discriminator sees of raw windows: [B, K, D] to [B, K·D]; a leaf for the gradient
+        penalty.
+        """
+        inputs = self.normalizer(windows).flatten(1)
+        if self.config.input_noise:
+            noise = torch.empty_like(inputs).normal_(generator=self.generator)
+            inputs = inputs + self.config.input_noise * noise
+        return inputs.requires_grad_()
+
+    def _gradient_penalty(
+        self, demo: Tensor, policy: Tensor, demo_score: Tensor, policy_score: Tensor
+    ) -> Tensor:
+        target = 1.0 if self.config.loss_type == "wgan" else 0.0
+        if self.config.grad_penalty_on == "interpolated":
+            weight = torch.rand(len(demo), 1, generator=self.generator, device=demo.device)
+            between = torch.lerp(demo.detach(), policy.detach(), weight).requires_grad_()
+            return gradient_penalty(self.discriminator(between), between, target)
+        if self.config.grad_penalty_on == "demo":
+            return gradient_penalty(demo_score, demo, target)
+        of_policy = gradient_penalty(policy_score, policy, target)
+        if self.config.grad_penalty_on == "policy":
+            return of_policy
+        return 0.5 * (gradient_penalty(demo_score, demo, target) + of_policy)
+
+    def _remember(self, replay: ReplayBuffer) -> None:
+        """A random part of the rollout's windows enters the replay buffer."""
+        count = min(math.ceil(replay.capacity / self.config.replay_iterations), self.usable.shape[0])
+        lots = torch.rand(self.usable.shape, generator=self.generator, device=self.usable.device)
+        drawn = lots.masked_fill(~self.usable, -1.0).topk(count, dim=0)
+        index = drawn.indices[..., None, None].expand(-1, -1, *self.windows.shape[2:])
+        replay.insert(self.windows.gather(0, index), drawn.values >= 0)
+
+    def _update_normalizer(self, rollout: RolloutStorage) -> None:
+        """Count the raw frames of the rollout, and as many of the demonstrations."""
+        frames = rollout.observations[self.config.obs_group][:-1].flatten(0, 1).float()
+        windows = self.dataset.sample(math.ceil(len(frames) / self.config.num_frames), self.generator)
+        demo = windows.flatten(0, 1)
+        mask = torch.cat([rollout.valid.flatten(), torch.ones_like(demo[:, 0], dtype=torch.bool)])
+        self.normalizer.update(torch.cat([frames, demo]), mask)
+
+    def _watch(self, stats: Stats) -> None:
+        """Warn where the discriminator has been right nearly always for long."""
+        if "Amp/accuracy_demo" not in stats:
+            return
+        accuracy = 0.5 * (stats["Amp/accuracy_demo"] + stats["Amp/accuracy_policy"])
+        self.num_saturated.copy_(torch.where(accuracy > SATURATED_ACCURACY, self.num_saturated + 1, 0))
+        if int(self.num_saturated) == SATURATED_ITERATIONS and distributed.is_main():
+            warnings.warn(
+                f"the AMP discriminator was right in over {SATURATED_ACCURACY:.0%} of windows for "
+                f"{SATURATED_ITERATIONS} iterations; the style reward then teaches little. Raise "
+                "grad_penalty_scale or input_noise, lower disc_learning_rate, raise disc_update_interval, or "
+                "look whether demonstrations and observation group are computed alike.",
+                stacklevel=2,
+            )
