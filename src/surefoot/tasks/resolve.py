@@ -22,7 +22,11 @@ from surefoot.envs.vec_env import VecEnv
 from surefoot.errors import ConfigError, did_you_mean
 
 BUNDLED = {
-    "go1-walk": ("surefoot.tasks.go1:make_env", "Unitree Go1 follows velocity commands on flat ground")
+    "go1-walk": ("surefoot.tasks.go1:make_env", "Unitree Go1 follows velocity commands on flat ground"),
+    "go1-amp": (
+        "surefoot.tasks.go1.amp:make_env",
+        "the same with the style of reference motion instead of a gait",
+    ),
 }
 """Bundled tasks: `module:factory`, imported when asked for, and one line about each."""
 

@@ -7,6 +7,7 @@ cost a fraction of torch's, which counts when a batch has a few hundred robots. 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -55,13 +56,14 @@ class Go1Env:
         seed: int = 1,
         evaluation: bool = False,
         device: torch.device | str = "cpu",
+        groups: Mapping[str, dict[str, observations.Entry]] = observations.GROUPS,
     ) -> None:
         self.config = config = config or Go1Config()
         self.num_envs, self.is_evaluation = num_envs, evaluation
         self.device = torch.device(device)
         self.step_dt = STEP_DT
         self.max_episode_length = round(config.episode_length_s / STEP_DT)
-        self._groups = {g: observations.ObservationGroup(e) for g, e in observations.GROUPS.items()}
+        self._groups = {g: observations.ObservationGroup(e) for g, e in groups.items()}
         self.observation_spaces: dict[str, gymnasium.Space[Any]] = {
             name: gymnasium.spaces.Box(-np.inf, np.inf, (group.size,), np.float32)
             for name, group in self._groups.items()

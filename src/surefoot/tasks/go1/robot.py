@@ -79,6 +79,27 @@ def foot_kinematics(joint_pos: Array, joint_vel: Array) -> tuple[Vector, Vector]
     return (x + HIP_X, y + HIP_Y, z), velocity
 
 
+def leg_inverse_kinematics(foot_b: Array) -> Array:
+    """The joint angles that put the feet where they should be: the inverse of `foot_kinematics`, knees bent
+    backwards.
+
+    Args:
+        foot_b: [N, 4, 3] m, foot centres in the trunk's frame. One out of reach gives NaN.
+
+    Returns:
+        [N, 12] rad.
+    """
+    x, y, z = np.moveaxis(foot_b, -1, 0)
+    x, y = x - HIP_X, y - HIP_Y
+    # seen along x, the foot is at (THIGH_OFFSET, h) turned by the hip; h < 0 lies in the leg's plane
+    h = -np.sqrt(y * y + z * z - THIGH_OFFSET**2)
+    hip = np.arctan2(z, y) - np.arctan2(h, THIGH_OFFSET)
+    hip = (hip + np.pi) % (2 * np.pi) - np.pi
+    calf = -np.arccos((x * x + h * h) / (2 * LINK_LENGTH**2) - 1.0)
+    thigh = np.arctan2(-x, -h) - 0.5 * calf
+    return np.stack([hip, thigh, calf], -1).reshape(-1, 12)
+
+
 def mirrored_name(name: str) -> str:
     """`FR_hip` -> `FL_hip`: the same part on the other side."""
     return name[0] + ("L" if name[1] == "R" else "R") + name[2:]
