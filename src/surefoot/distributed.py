@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+from functools import reduce
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
+
+BLOCK_NUMBERS = 2**23
+"""Numbers that are copied to float64 at once."""
 
 
 def init_from_env(device: torch.device) -> None:
@@ -46,6 +51,26 @@ def rank() -> int:
 def is_main() -> bool:
     """Whether this process writes files and speaks to the user."""
     return rank() == 0
+
+
+def global_index(env: int, num_envs: int) -> int:
+    """Number of an environment among those of all processes, of which each has `num_envs`.
+
+    It serves messages; before the process group is joined, the rank is the one that `torchrun` announces.
+    """
+    joined = dist.is_available() and dist.is_initialized()
+    return env + num_envs * (rank() if joined else int(os.environ.get("RANK", "0")))
+
+
+def is_first(text: str) -> bool:
+    """Whether no other process has asked this about `text`. No collective: the others need not ask at all."""
+    if world_size() == 1:
+        return True
+    digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    try:
+        return distributed_c10d._get_default_store().add(f"is_first/{digest}", 1) == 1  # pyright: ignore[reportPrivateUsage]
+    except RuntimeError:
+        return True  # the process that keeps the count is gone
 
 
 def stream_seed(seed: int, stream: str, rank: int = 0) -> int:
@@ -92,16 +117,9 @@ def moments(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tens
     Rows where `mask` [R] is False count for nothing, whatever they hold. The parts of the processes are
     merged exactly (Chan et al. 1983, eq. 2.1), in rank order, so that every process gets the same bits.
     """
-    rows = x.double()
-    if mask is None:
-        count = torch.full((), float(x.shape[0]), dtype=torch.float64, device=x.device)
-        mean = rows.sum(0) / count.clamp(min=1)
-        m2 = (rows - mean).square().sum(0)
-    else:
-        keep = mask.reshape(-1, *[1] * (x.dim() - 1))
-        count = mask.sum(dtype=torch.float64)
-        mean = torch.where(keep, rows, 0.0).sum(0) / count.clamp(min=1)
-        m2 = torch.where(keep, (rows - mean).square(), 0.0).sum(0)
+    parts = blocks(x)
+    masks = [None] * len(parts) if mask is None else mask.tensor_split(len(parts))
+    count, mean, m2 = reduce(merge_moments, map(_own_moments, parts, masks))
     if world_size() == 1:
         return count, mean, m2
     packed = torch.cat([count.reshape(1), mean.reshape(-1), m2.reshape(-1)])
@@ -112,6 +130,23 @@ def moments(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tens
         other_mean, other_m2 = (t.view_as(mean) for t in part[1:].chunk(2))
         count, mean, m2 = merge_moments((count, mean, m2), (part[0], other_mean, other_m2))
     return count, mean, m2
+
+
+def blocks(x: Tensor) -> tuple[Tensor, ...]:
+    """The rows [R, ...] in parts of bounded size, at least one; a copy of all may be too much."""
+    return x.tensor_split(max(1, -(-x.numel() // BLOCK_NUMBERS)))
+
+
+def _own_moments(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    rows = x.double()
+    if mask is None:
+        count = torch.full((), float(x.shape[0]), dtype=torch.float64, device=x.device)
+        mean = rows.sum(0) / count.clamp(min=1)
+        return count, mean, (rows - mean).square().sum(0)
+    keep = mask.reshape(-1, *[1] * (x.dim() - 1))
+    count = mask.sum(dtype=torch.float64)
+    mean = torch.where(keep, rows, 0.0).sum(0) / count.clamp(min=1)
+    return count, mean, torch.where(keep, (rows - mean).square(), 0.0).sum(0)
 
 
 def merge_moments(

@@ -232,7 +232,7 @@ def test_all_processes_decide_alike_when_process_0_cannot_write(tmp_path: Path) 
     assert started is not None
     try:
         for _ in range(2):  # once for each process that ends
-            if started.join(timeout=60):
+            if started.join(timeout=120):
                 break
         else:
             pytest.fail("one process waits for the other")

@@ -53,12 +53,12 @@ class FlatOptimizer(nn.Module):
                 self.flat_parameters, data.split([p.numel() for p in self.flat_parameters]), strict=True
             ):
                 p.data = view.view_as(p)
-        # two more numbers ride along in the one reduction over processes: the KL and the count of rows
-        self.gradient = torch.zeros(data.numel() + 2, dtype=data.dtype, device=data.device)
-        self.segment_gradients = self.gradient[:-2].split(sizes)
+        # three more numbers ride along in the one reduction over processes: KL, count of rows, learning rate
+        self.gradient = torch.zeros(data.numel() + 3, dtype=data.dtype, device=data.device)
+        self.segment_gradients = self.gradient[:-3].split(sizes)
         ratios = [self._rate_ratio(name) for name in self.parameters_by_segment]
         if len(set(ratios)) == 1:  # one group is one call of the fused kernel
-            parts = [(data, self.gradient[:-2], ratios[0])]
+            parts = [(data, self.gradient[:-3], ratios[0])]
         else:
             parts = list(zip(data.split(sizes), self.segment_gradients, ratios, strict=True))
         groups = []
@@ -82,7 +82,7 @@ class FlatOptimizer(nn.Module):
     def _rate_ratio(self, segment: str) -> float:
         """Of the segment's learning rate to the actor's."""
         critic_rate = self.config.critic_learning_rate if segment == "critic" else None
-        return (critic_rate or self.config.learning_rate) / self.config.learning_rate
+        return 1.0 if critic_rate is None else critic_rate / self.config.learning_rate
 
     @torch.no_grad()
     def minimize(self, loss: Tensor, kl: Tensor, count: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
@@ -96,15 +96,19 @@ class FlatOptimizer(nn.Module):
             gradients = torch.autograd.grad(
                 loss, self.flat_parameters, allow_unused=True, materialize_grads=True
             )
-        torch.cat([g.reshape(-1) for g in gradients], out=self.gradient[:-2])
+        torch.cat([g.reshape(-1) for g in gradients], out=self.gradient[:-3])
         if distributed.world_size() > 1:
-            self.gradient[-2] = kl
-            self.gradient[:-1] *= count
-            self.gradient[-1] = count
+            self.gradient[-3] = kl
+            self.gradient[:-2] *= count
+            self.gradient[-2] = count
+            # Process 0 decides the rate: all take its present one (a sum with zeros is exact) and adapt it to
+            # the one KL. Both come out of the gradients' own reduction, with the same bits everywhere.
+            self.gradient[-1] = self.rate if distributed.is_main() else 0.0
             distributed.all_sum(self.gradient)
-            count = self.gradient[-1].clone()
-            self.gradient[:-1] /= count.clamp(min=1)
-            kl = self.gradient[-2].clone()
+            count = self.gradient[-2].clone()
+            self.gradient[:-2] /= count.clamp(min=1)
+            kl = self.gradient[-3].clone()
+            self.rate.copy_(self.gradient[-1])
         if self.config.is_adaptive:
             assert self.config.desired_kl is not None
             self.rate.copy_(adapt_learning_rate(self.rate, kl, self.config.desired_kl, self.config.lr_bounds))
@@ -128,7 +132,7 @@ class FlatOptimizer(nn.Module):
         norms = torch.stack([torch.linalg.vector_norm(g) for g in self.segment_gradients])
         total = torch.linalg.vector_norm(norms)
         if self.config.grad_clip == "joint" or len(self.segment_gradients) == 1:
-            self.gradient[:-2].mul_((self.config.max_grad_norm / (total + 1e-6)).clamp(max=1.0))
+            self.gradient[:-3].mul_((self.config.max_grad_norm / (total + 1e-6)).clamp(max=1.0))
         else:
             scales = (self.config.max_grad_norm / (norms + 1e-6)).clamp(max=1.0).unbind()
             for gradient, scale in zip(self.segment_gradients, scales, strict=True):

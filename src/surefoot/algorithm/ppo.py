@@ -274,9 +274,7 @@ class PPO(nn.Module):
         return self.optimizer.rate
 
     def warm_up(self, observations: Iterable[Observations]) -> None:
-        """Give the normalisers provisional statistics, [N, ...] observations a step; none of them is
-        counted.
-        """
+        """Give the normalisers provisional statistics of [N, ...] observations a step; none is counted."""
         self.policy.inputs.warm_up([{g: x.clone() for g, x in o.items()} for o in observations])
 
     def state(self) -> dict[str, Any]:
@@ -289,7 +287,8 @@ class PPO(nn.Module):
     def load_state(self, state: dict[str, Any]) -> None:
         here = {"is_first": self.storage.is_first[0], **self.hidden}
         check_tensors(here, {"is_first": state["is_first"], **state["hidden"]})
-        restore_state(self, state)
+        restore_state(self, state, counters=("iteration", "max_iterations"))
+        self.storage.begin()
         self.iteration, self.max_iterations = state["iteration"], state["max_iterations"]
         self.storage.is_first[0] = state["is_first"]
         self.hidden = {name: x.to(self.spec.device).clone() for name, x in state["hidden"].items()}

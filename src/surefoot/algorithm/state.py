@@ -5,7 +5,7 @@ data.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -27,8 +27,13 @@ def collect_state(module: nn.Module) -> dict[str, Any]:
     }
 
 
-def restore_state(module: nn.Module, state: dict[str, Any]) -> None:
+def restore_state(module: nn.Module, state: dict[str, Any], counters: Sequence[str] = ()) -> None:
     """The reverse of `collect_state`, into a module built with the same configuration.
+
+    Args:
+        module: Restored.
+        state: Of `collect_state`, and whatever the caller added.
+        counters: Entries of `state` that the caller restores afterwards; checked here with all others.
 
     Raises:
         CheckpointError: naming the first entry that is missing, unknown or of another shape; nothing has
@@ -37,6 +42,9 @@ def restore_state(module: nn.Module, state: dict[str, Any]) -> None:
     optimizers = dict(_attributes(module, torch.optim.Optimizer))
     generators = dict(_attributes(module, torch.Generator))
     check_tensors(module.state_dict(), state["tensors"])
+    for name in counters:
+        if type(state.get(name)) is not int or state[name] < 0:
+            raise CheckpointError(f"the checkpoint has '{name}' = {state.get(name)!r:.40}; expected a count.")
     for path, optimizer in optimizers.items():
         _check_optimizer(path, optimizer, _of(state["optimizers"], path, "optimiser"))
     for path, generator in generators.items():

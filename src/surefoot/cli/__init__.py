@@ -109,7 +109,9 @@ def describe_error(error: Exception) -> str:
     if isinstance(error, SurefootError):
         more = f" (and {len(lines) - 1} more; --debug shows all)" if len(lines) > 1 else ""
         return lines[0] + more
-    return f"{type(error).__name__}: {' '.join(lines)} (--debug shows where)"
+    advice = " Lower num_envs or num_steps_per_env, or raise num_mini_batches."
+    is_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return f"{type(error).__name__}: {' '.join(lines)}{advice if is_memory else ''} (--debug shows where)"
 
 
 def _debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
@@ -143,8 +145,17 @@ def cli() -> None:
 
 
 def _show_warning(message: Warning | str, _category: type[Warning], *_: object, **__: object) -> None:
-    if os.environ.get("RANK", "0") == "0":
-        sys.stderr.write(f"warning: {' '.join(str(message).split())}\n")
+    """One line, once for all processes; a traceback keeps its lines."""
+    text, start, trace = str(message).partition("\nTraceback (most recent call last):\n")
+    line = f"warning: {' '.join(text.split())}\n"
+    if "RANK" in os.environ:
+        from surefoot import distributed
+
+        # before they have joined one another, all processes find the same
+        is_alone = distributed.world_size() == 1
+        if os.environ["RANK"] != "0" if is_alone else not distributed.is_first(line):
+            return
+    sys.stderr.write(line + start.lstrip("\n") + trace)
 
 
 def main() -> None:

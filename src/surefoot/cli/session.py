@@ -88,6 +88,7 @@ def make_env(plan: Plan, num_envs: int, stream: str, device: Any) -> VecEnv:
         backend=settings.backend,
         kwargs=settings.kwargs,
         device=device,
+        restart_workers=settings.restart_workers,
     )
 
 
@@ -103,16 +104,16 @@ def _train(runner: OnPolicyRunner, plan: Plan) -> int:
     if start_mark() is not None:
         runner.hooks.append(StartMark())
     todo = _iterations(plan) - runner.iteration
-    minutes = None if plan.minutes is None else plan.minutes - runner.wall_time_s / 60
-    if todo <= 0 or (minutes is not None and minutes <= 0):
+    is_late = plan.minutes is not None and runner.wall_time_s >= 60 * plan.minutes
+    if todo <= 0 or is_late:
         if distributed.is_main():
             click.echo(
                 f"nothing to do: {plan.run_dir} has done {runner.iteration} iterations; go on with "
                 f"`surefoot train --resume {shlex.quote(str(plan.run_dir))} --iterations N`."
             )
         return OK
-    if minutes is not None:
-        runner.hooks.append(StopAfter(minutes=minutes))
+    if plan.minutes is not None:
+        runner.hooks.append(StopAfter(run_minutes=plan.minutes))
     if distributed.is_main() and not plan.quiet:
         click.echo(_opening(plan, runner))
     reason = runner.learn(todo)
@@ -198,8 +199,16 @@ def _opening(plan: Plan, runner: OnPolicyRunner) -> str:
     start = f" from iteration {runner.iteration}" if runner.iteration else ""
     return (
         f"{plan.task}: {config.num_envs} environments x {config.num_steps_per_env} steps on {runner.device}"
-        f"{processes}{start} -> {plan.run_dir}"
+        f"{processes}{start}{_image_size(runner)} -> {plan.run_dir}"
     )
+
+
+def _image_size(runner: OnPolicyRunner) -> str:
+    """What the observations of a rollout take, where there are images among them."""
+    groups = runner.alg.storage.observations.values()
+    if not any(x.element_size() == 1 for x in groups):
+        return ""
+    return f", observations of a rollout: {sum(x.nbytes for x in groups) / 1e6:,.1f} MB"
 
 
 def print_summary(runner: OnPolicyRunner, plan: Plan, reason: str) -> None:
@@ -212,9 +221,8 @@ def print_summary(runner: OnPolicyRunner, plan: Plan, reason: str) -> None:
     for name, value in result_rows(runner.metrics):
         table.add_row(name, value)
     console = Console(soft_wrap=True, highlight=False)
-    console.print(
-        f"{reason} after {runner.iteration} iterations, {runner.env_steps:,} environment steps", markup=False
-    )
+    done = f"{runner.iteration} iterations, {runner.env_steps:,} environment steps"
+    console.print(f"{reason} after {done}" if ":" not in reason else f"{reason} ({done})", markup=False)
     console.print(table)
     lines = [f"checkpoint  {plan.run_dir / 'checkpoints' / 'last.pt'}"]
     if reason == "interrupted":

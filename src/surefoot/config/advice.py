@@ -90,6 +90,7 @@ def _without_effect(config: TrainConfig) -> Iterator[tuple[str, str]]:
         (config.critic, "critic.hidden_dims", shared, "with network 'shared': actor.hidden_dims is used"),
         (config.actor, "actor.obs_clip", not config.actor.obs_normalization, "without obs_normalization"),
         (config.critic, "critic.obs_clip", not config.critic.obs_normalization, "without obs_normalization"),
+        (config.env, "env.restart_workers", config.env.backend == "sync", "with env.backend 'sync'"),
         (config, "eval_interval", config.eval_episodes == 0, "with eval_episodes 0"),
     ]
     for section, path, is_idle, why in rules:

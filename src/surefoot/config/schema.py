@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Len
+from annotated_types import Ge, Gt, Le, Len
 
 from surefoot.algorithm.config import PPOConfig
 from surefoot.errors import ConfigError, did_you_mean
@@ -21,6 +21,11 @@ class EnvConfig:
     backend: Literal["auto", "sync", "async"] = "auto"
     """Gymnasium tasks: environments in this process (`sync`) or in worker processes (`async`). `auto`:
     Gymnasium's own vectorised version where there is one, else `async` where the environment is slow."""
+    restart_workers: bool = False
+    """A worker process (backend `async`) that dies or raises is started again, with a new environment: the
+    row that was lost is not trained on, the episode counts as cut off, and `Data/restarts` counts. Switch on
+    where a simulator crashes now and then. Eleven crashes of one environment without a finished episode in
+    between still stop the run."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the task (`gymnasium.make(id, **kwargs)`, or your factory's)."""
     reward_clip: Annotated[float, Gt(0)] | None = None
@@ -29,7 +34,7 @@ class EnvConfig:
     reward_scaling: bool = False
     """Divide rewards by the running deviation of the discounted return. Switch on where returns are far from
     size 1; logged rewards stay the environment's."""
-    reward_scale: Annotated[float, Gt(0)] = 1.0
+    reward_scale: Annotated[float, Gt(0), Le(1e6)] = 1.0
     """Multiply rewards by this constant, instead of `reward_scaling`; logged rewards stay the
     environment's."""
 

@@ -18,8 +18,16 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from torch import Tensor
 
+from surefoot.distributed import global_index
 from surefoot.envs.info import InfoLog, as_vector_info, final_observation, pick
-from surefoot.envs.spaces import check_action_space, observation_groups, tensor_dtype, tensor_shape
+from surefoot.envs.restarts import Restarts
+from surefoot.envs.spaces import (
+    check_action_space,
+    check_counted,
+    observation_groups,
+    tensor_dtype,
+    tensor_shape,
+)
 from surefoot.envs.state import State, has_state, load_state, save_state
 from surefoot.envs.workers import WorkerErrors, end_workers, failure
 from surefoot.errors import EnvContractError
@@ -37,9 +45,17 @@ class GymnasiumVecEnv:
     where the environment was made with `render_mode="rgb_array"`.
     """
 
-    def __init__(self, envs: VectorEnv, device: torch.device | str = "cpu", seed: int | None = None) -> None:
-        """Wrap `envs`; `seed` serves the first `reset()` that is not given one."""
-        self._envs = envs
+    def __init__(
+        self,
+        envs: VectorEnv,
+        device: torch.device | str = "cpu",
+        seed: int | None = None,
+        restarts: Restarts | None = None,
+    ) -> None:
+        """Wrap `envs`; `seed` serves the first `reset()` that is not given one; `restarts` stands behind the
+        pipes of an AsyncVectorEnv.
+        """
+        self._envs, self._restarts = envs, restarts
         self._seed = seed
         self._mode = _autoreset_mode(envs)
         base = envs.unwrapped
@@ -88,6 +104,7 @@ class GymnasiumVecEnv:
         info = as_vector_info(self._envs, info)
         terminated, truncated = self._flags(terminated), self._flags(truncated)
         ended = terminated | truncated
+        lost = self._restarts.take_lost() if self._restarts is not None else None
         # The last observation of an episode needs no action mask: no action follows it.
         acting = None if self._mode is AutoresetMode.SAME_STEP else ~ended
         observations = self._tensors(observation, info, acting)
@@ -105,12 +122,25 @@ class GymnasiumVecEnv:
             if self._ended.any():
                 step.valid = self._to_device(~self._ended)
             self._ended = ended
-        elif ended.any() and self._mode is AutoresetMode.SAME_STEP:
-            step.final_observations, step.final_known = self._final_observations(observations, info, ended)
-            self._gives_final = step.final_observations is not None
+        elif self._mode is AutoresetMode.SAME_STEP:
+            if lost is not None:
+                # neither the reward of these rows nor what followed them is known
+                step.valid = self._to_device(~lost)
+                ended = ended & ~lost
+                step.final_known = self._to_device(ended)
+            if ended.any():
+                step.final_observations, step.final_known = self._final_observations(
+                    observations, info, ended
+                )
+                self._gives_final = step.final_observations is not None
         elif ended.any():
             self._last = step.observations = self._reset_rows(ended, None)
         return step
+
+    @property
+    def num_restarts(self) -> int:
+        """Worker processes that were started again so far."""
+        return 0 if self._restarts is None else self._restarts.count
 
     def close(self) -> None:
         """End the environments and their worker processes, also after a failure."""
@@ -130,7 +160,10 @@ class GymnasiumVecEnv:
         """A fresh array of the space's dtype, inside its bounds; the environment may change it in place."""
         space = self.action_space
         expected = (self.num_envs, *(space.shape or ()))
-        sent = np.array(actions.detach().cpu().numpy(), dtype=space.dtype, order="C")
+        given = actions.detach().cpu().numpy()
+        if np.issubdtype(space.dtype, np.integer) and given.dtype.kind == "f":
+            given = np.rint(given)  # a cast would cut towards 0, which then came up twice as often
+        sent = np.array(given, dtype=space.dtype, order="C")
         if sent.shape != expected:
             raise EnvContractError(f"step() got actions of shape {sent.shape}; expected {expected}.")
         if isinstance(space, spaces.Box):
@@ -195,7 +228,10 @@ class GymnasiumVecEnv:
             array = observation
             for key in path:
                 array = array[key]
-            tensors[name] = self._to_device(np.array(array, dtype=_NUMPY[dtype], order="C"))
+            values = np.array(array, dtype=_NUMPY[dtype], order="C")
+            if dtype is torch.int64:
+                check_counted(self.observation_spaces[name], values, name)
+            tensors[name] = self._to_device(values)
         if self._has_mask:
             tensors[MASK_GROUP] = self._to_device(self._action_mask(info, rows))
         return tensors
@@ -208,7 +244,8 @@ class GymnasiumVecEnv:
         missing = ~given if rows is None else rows & ~given
         if missing.any():
             raise EnvContractError(
-                f"environment {missing.argmax()} gave no info['action_mask']; give it at each step and reset."
+                f"environment {global_index(int(missing.argmax()), self.num_envs)} gave no "
+                "info['action_mask']; give it at each step and reset."
             )
         for i in np.flatnonzero(given):
             mask[i] = info[MASK_GROUP][i]

@@ -12,7 +12,9 @@ import gymnasium
 import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+from surefoot.distributed import global_index
 from surefoot.envs.gymnasium import GymnasiumVecEnv
+from surefoot.envs.restarts import Restarts
 from surefoot.envs.sub_env import MakeSubEnv
 from surefoot.envs.workers import dead_workers, end_workers, end_workers_with
 from surefoot.errors import EnvContractError
@@ -30,6 +32,7 @@ def replicate(
     backend: Backend = "auto",
     device: torch.device | str = "cpu",
     seed: int | None = None,
+    restart_workers: bool = False,
 ) -> GymnasiumVecEnv:
     """Replicate what `factory` returns. Both backends give the same steps.
 
@@ -40,10 +43,12 @@ def replicate(
             in shared memory. `auto`: `async` if a step takes 0.5 ms or more and there are cores to use.
         device: Where tensors go.
         seed: Of the first reset.
+        restart_workers: Start a worker process that dies or raises again, with a new environment; its row is
+            cut off and not valid. Observations then come through pipes rather than shared memory.
     """
     if backend == "auto":
         backend = "async" if num_envs > 1 and (os.cpu_count() or 1) > 1 and _is_slow(factory) else "sync"
-    makers = [MakeSubEnv(factory, index, os.getpid()) for index in range(num_envs)]
+    makers = [MakeSubEnv(factory, i, global_index(i, num_envs), os.getpid()) for i in range(num_envs)]
     # SAME_STEP: no row of the rollout is lost to resets, and final observations are still known.
     # The adapter copies what it gets, so Gymnasium need not.
     if backend == "sync":
@@ -54,14 +59,19 @@ def replicate(
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(end_workers, envs)
         try:
-            envs.__init__(makers, shared_memory=True, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+            envs.__init__(
+                makers,
+                shared_memory=not restart_workers,
+                copy=False,
+                autoreset_mode=AutoresetMode.SAME_STEP,
+            )
         except (EOFError, ConnectionError) as error:
             dead = ", ".join(dead_workers(envs.processes)) or "?"
             raise EnvContractError(
                 f"a worker process ended while it made its environment: {dead}; the traceback of an error is "
                 "above. The backend 'sync' shows the error in this process."
             ) from error
-        env = GymnasiumVecEnv(envs, device, seed)
+        env = GymnasiumVecEnv(envs, device, seed, Restarts(envs) if restart_workers else None)
         end_workers_with(env, envs)
         on_failure.pop_all()
     return env

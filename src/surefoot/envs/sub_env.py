@@ -9,29 +9,39 @@ import copy
 import os
 import signal
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from surefoot.errors import EnvContractError
 
 
 class SubEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """The outermost wrapper of each replica, in this process or in a worker."""
+    """The outermost wrapper of each replica, in this process or in a worker.
 
-    def __init__(self, env: gymnasium.Env[Any, Any], index: int) -> None:
+    Args:
+        env: Wrapped.
+        index: Among the replicas of this process.
+        number: Among those of all processes, for messages.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], index: int, number: int) -> None:
         super().__init__(env)
-        self.index = index
+        self.index, self.number = index, number
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         try:
-            return self.env.reset(seed=seed, options=options)
+            observation, info = self.env.reset(seed=seed, options=options)
         except Exception as error:
             raise self._named(error, "reset") from error
+        if fault := shape_fault(self.observation_space, observation):
+            raise EnvContractError(f"environment {self.index}: reset() returned an observation{fault}")
+        return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         try:
@@ -41,7 +51,7 @@ class SubEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         if terminated or truncated:
             # The autoreset that follows would overwrite it where the environment has a single buffer.
             observation = copy.deepcopy(observation)
-        return observation, reward, bool(terminated), bool(truncated), info
+        return observation, self._number(reward), bool(terminated), bool(truncated), info
 
     def surefoot_state(self) -> list[dict[str, Any]]:
         return env_state(self)
@@ -56,20 +66,33 @@ class SubEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     def surefoot_render_first(self) -> Any:
         return self.env.render() if self.index == 0 else None
 
+    def _number(self, reward: Any) -> Any:
+        """Also from an array that holds a single one."""
+        if isinstance(reward, (int, float)):
+            return reward
+        array = np.asarray(reward)
+        if array.size != 1 or array.dtype.kind not in "biuf":
+            what = f"shape {array.shape}" if array.dtype.kind in "biuf" else f"type {type(reward).__name__}"
+            raise EnvContractError(
+                f"environment {self.index}: step() returned a reward of {what}; expected a single number."
+            )
+        return array.item()
+
     def _named(self, error: Exception, method: str) -> EnvContractError:
         # Text travels between processes; an arbitrary exception may not, and the parent would wait for ever.
         text = " ".join(str(error).split())
         return EnvContractError(
-            f"environment {self.index} raised {type(error).__name__} in {method}(): {text}{origin(error)}"
+            f"environment {self.number} raised {type(error).__name__} in {method}(): {text}{origin(error)}"
         )
 
 
 @dataclass(frozen=True)
 class MakeSubEnv:
-    """Builds replica `index`; picklable, so that it can run in a worker process."""
+    """Builds replica `index`, among all processes `number`; picklable, to run in a worker process."""
 
     factory: Callable[[], gymnasium.Env[Any, Any]]
     index: int
+    number: int
     parent_pid: int
 
     def __call__(self) -> SubEnv:
@@ -82,7 +105,21 @@ class MakeSubEnv:
         env = self.factory()
         if not isinstance(env, gymnasium.Env):
             raise EnvContractError(f"the factory returned {type(env).__name__}; expected a gymnasium.Env.")
-        return SubEnv(env, self.index)
+        return SubEnv(env, self.index, self.number)
+
+
+def shape_fault(space: gymnasium.Space[Any], observation: Any) -> str:
+    """Where an observation has not the shape that its space says; empty where it has."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        for key, part in space.spaces.items():
+            if not isinstance(observation, Mapping) or key not in observation:
+                return f" without '{key}', which its space has."
+            if fault := shape_fault(part, observation[key]):
+                return f" '{key}'{fault}"
+        return ""
+    if space.shape is None or np.shape(observation) == space.shape:
+        return ""
+    return f" of shape {np.shape(observation)}; its space says {space.shape}."
 
 
 def origin(error: Exception) -> str:

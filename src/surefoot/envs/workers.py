@@ -13,6 +13,7 @@ from typing import Any
 
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
+from surefoot.distributed import global_index
 from surefoot.envs.sub_env import origin
 from surefoot.errors import EnvContractError
 
@@ -39,15 +40,20 @@ class WorkerErrors:
         for i in failed:
             pipes[i].close()
             pipes[i] = None  # as Gymnasium marks a worker that is gone
-        is_named = issubclass(kind, EnvContractError)
-        text = str(value)
-        if not is_named:
-            text = f"environment {index} raised {kind.__name__}: {' '.join(text.split())}{_origin(trace)}"
-        raise EnvContractError(text) from _WorkerTracebackError(f"\n{trace}")
+        text = worker_error(index, self._envs.num_envs, kind, value, trace)
+        raise EnvContractError(text) from WorkerTracebackError(f"\n{trace}")
 
 
-class _WorkerTracebackError(Exception):
+class WorkerTracebackError(Exception):
     """The traceback of a worker process, as text."""
+
+
+def worker_error(index: int, num_envs: int, kind: type[Exception], value: object, trace: str) -> str:
+    """In one line, which environment raised what and where."""
+    text = " ".join(str(value).split())
+    if issubclass(kind, EnvContractError):
+        return text
+    return f"environment {global_index(index, num_envs)} raised {kind.__name__}: {text}{_origin(trace)}"
 
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)\n    (.+)', re.MULTILINE)
@@ -88,10 +94,18 @@ def dead_workers(processes: Sequence[Any], wait_s: float = 2.0) -> list[str]:
     for process in processes:
         if process.sentinel in ended:
             process.join(timeout=1)
-    return [f"{i} ({_how(p.exitcode)})" for i, p in enumerate(processes) if not p.is_alive()]
+    return [
+        f"{global_index(i, len(processes))} ({exit_text(p)})"
+        for i, p in enumerate(processes)
+        if not p.is_alive()
+    ]
 
 
-def _how(exit_code: int) -> str:
+def exit_text(process: Any) -> str:
+    """How a worker process ended."""
+    exit_code = process.exitcode
+    if exit_code is None:
+        return "it does not answer"
     return f"exit code {exit_code}" if exit_code >= 0 else f"killed by {signal.Signals(-exit_code).name}"
 
 
@@ -105,6 +119,6 @@ def failure(envs: VectorEnv, error: Exception, method: str) -> str:
     while trace is not None:
         frame = trace.tb_frame
         if isinstance(envs, SyncVectorEnv) and frame.f_locals.get("self") is envs and "i" in frame.f_locals:
-            return f"environment {frame.f_locals['i']} {text}"
+            return f"environment {global_index(frame.f_locals['i'], envs.num_envs)} {text}"
         trace = trace.tb_next
     return f"the environment {text}"

@@ -43,6 +43,7 @@ def make(
     backend: Backend = "auto",
     kwargs: Mapping[str, Any] | None = None,
     device: torch.device | str = "cpu",
+    restart_workers: bool = False,
 ) -> VecEnv:
     """Make the environments of a task.
 
@@ -57,6 +58,7 @@ def make(
             where the id has one and `kwargs` is empty, else worker processes for slow environments.
         kwargs: For the environment's constructor or the factory.
         device: Where tensors go.
+        restart_workers: Of the backend `async`: start worker processes again that crash.
 
     Raises:
         ConfigError: the task, a keyword argument or a package it needs does not exist.
@@ -66,6 +68,7 @@ def make(
     if backend not in ("auto", "sync", "async"):
         raise ConfigError(f"env.backend is '{backend}'; expected auto, sync or async.")
     arguments = dict(kwargs or {})
+    options: Any = {"backend": backend, "device": device, "seed": seed, "restart_workers": restart_workers}
     if task in BUNDLED or _is_factory(task):
         factory = _import_factory(task)
         offered = {"seed": seed, "evaluation": evaluation, "device": device}
@@ -73,7 +76,7 @@ def make(
             return _from_vector_factory(task, factory, num_envs, offered, arguments)
         arguments = _with_offered(factory, offered, arguments)
         _check_keywords(task, factory, arguments)
-        return replicate(lambda: factory(**arguments), num_envs, backend=backend, device=device, seed=seed)
+        return replicate(lambda: factory(**arguments), num_envs, **options)
     spec = _gymnasium_spec(task)
     if backend == "auto" and not arguments and spec.vector_entry_point and not spec.additional_wrappers:
         envs = _explained(
@@ -85,9 +88,7 @@ def make(
     _check_keywords(task, _entry_point(task, spec), arguments)
     return _explained(
         task,
-        lambda: replicate(
-            lambda: gymnasium.make(task, **arguments), num_envs, backend=backend, device=device, seed=seed
-        ),
+        lambda: replicate(lambda: gymnasium.make(task, **arguments), num_envs, **options),
     )
 
 

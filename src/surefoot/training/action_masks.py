@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
 import torch
 from torch import Tensor
 
+from surefoot.distributed import global_index
 from surefoot.errors import EnvContractError
 from surefoot.networks.inputs import MASK_GROUP
 from surefoot.types import Observations, Step
@@ -28,7 +30,7 @@ class ActionMaskGuard:
             self._sizes = [int(action_space.n)]
         elif isinstance(action_space, spaces.MultiDiscrete):
             self._sizes = action_space.nvec.flatten().tolist()
-        self._on_cpu = device.type == "cpu"
+        self._device, self._on_cpu = device, device.type == "cpu"
         self._ended: Tensor | None = None
         self._flags: list[Tensor] = []
         self._steps = 0
@@ -61,10 +63,18 @@ class ActionMaskGuard:
         if flags:
             _raise_if(torch.stack(flags).any(0), "in this rollout")
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"ended": self._ended, "steps": self._steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._steps, ended = state["steps"], state["ended"]
+        self._ended = None if ended is None else ended.to(self._device)
+
 
 def _raise_if(bad: Tensor, when: str) -> None:
     if bool(bad.any()):
+        env = global_index(int(bad.nonzero()[0]), len(bad))
         raise EnvContractError(
-            f"environment {int(bad.nonzero()[0])} gave an action_mask that allows no action {when}. Allow at "
-            "least one value of each action, or end the episode there."
+            f"environment {env} gave an action_mask that allows no action {when}. Allow at least one value "
+            "of each action, or end the episode there."
         )

@@ -20,6 +20,7 @@ from surefoot.config import (
     warn_about,
 )
 from surefoot.envs.vec_env import VecEnv
+from surefoot.errors import ConfigError
 from surefoot.networks.actor_critic import ActorCritic
 from surefoot.training.env_spec import spec_of
 from surefoot.training.random_state import seeded
@@ -32,6 +33,8 @@ def resolve_config(config: TrainConfig | Mapping[str, Any], total_envs: int) -> 
     Raises:
         ConfigError: One line for each fault.
     """
+    if total_envs < 1:
+        raise ConfigError("the environment given has num_envs 0; expected at least 1.")
     built = build_config(config)
     if isinstance(config, Mapping) and config.get("num_envs", total_envs) != total_envs:
         text = f"num_envs {config['num_envs']} has no effect here: the environment given has {total_envs}."

@@ -7,7 +7,23 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from surefoot.errors import ConfigError
 from surefoot.types import Observations, Step
+
+
+def available_device(device: torch.device | str) -> torch.device:
+    """The device with its index (`cuda` as `cuda:0`).
+
+    Raises:
+        ConfigError: there is no such device.
+    """
+    try:
+        # an empty tensor knows the index of `cuda`
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(
+            f"device '{device}' cannot be used: {str(error).splitlines()[0]} Use auto, cpu, cuda or cuda:N."
+        ) from error
 
 
 def observations_to(observations: Observations, device: torch.device) -> Observations:

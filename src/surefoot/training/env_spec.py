@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from surefoot.envs.vec_env import VecEnv
-from surefoot.errors import CheckpointError
+from surefoot.errors import CheckpointError, EnvContractError
+from surefoot.networks.actor_critic import ActorCritic
 from surefoot.types import EnvSpec, MirrorMap
 
 
@@ -109,6 +110,25 @@ def check_spec(saved: Mapping[str, Any], spec: EnvSpec) -> None:
             f"the checkpoint was made with actions {theirs.action_space}, the environment takes "
             f"{spec.action_space}."
         )
+
+
+def check_fits(policy: ActorCritic, env: VecEnv) -> None:
+    """Refuse an environment in which a policy cannot act.
+
+    Raises:
+        EnvContractError: naming the first observation group that is missing or of another shape, or both
+            action spaces.
+    """
+    for group in policy.inputs.read(("actor",)):
+        wanted, given = policy.inputs.spaces[group], env.observation_spaces.get(group)
+        if given is None or _size(given) != _size(wanted):
+            raise EnvContractError(
+                f"the policy reads the observation group '{group}' {_shape(wanted)}; the environment has it "
+                f"{_shape(given)} (its groups: {sorted(env.observation_spaces)})."
+            )
+    wanted, given = policy.to_env.space, env.action_space
+    if type(given) is not type(wanted) or _size(given) != _size(wanted):
+        raise EnvContractError(f"the policy gives actions for {wanted}; the environment takes {given}.")
 
 
 def _size(space: gymnasium.Space[Any]) -> tuple[Any, list[int] | None]:

@@ -20,7 +20,7 @@ from surefoot.errors import ConfigError, EnvContractError
 from surefoot.networks.actor_critic import ActorCritic
 from surefoot.training.build import build_policy
 from surefoot.training.checkpoint import find_checkpoint, load_checkpoint
-from surefoot.training.env_spec import spec_from_data
+from surefoot.training.env_spec import check_fits, spec_from_data
 from surefoot.training.random_state import preserved_random_state
 from surefoot.types import EnvSpec, Observations, Step
 
@@ -97,6 +97,10 @@ class _Tally:
         counted = self._left > 0
         if step.valid is not None:
             counted = counted & step.valid
+            # an episode that was lost with its environment
+            lost = (step.terminated | step.truncated) & ~step.valid
+            self._return[lost] = 0
+            self._length[lost] = 0
         self._return += torch.where(counted, step.rewards, 0.0)
         self._length += counted
         self._add_log(step.log, counted)
@@ -245,6 +249,7 @@ def _act_and_reset(policy: Any, env: VecEnv, deterministic: bool, seed: int | No
     network = getattr(policy, "policy", None)
     if not isinstance(network, ActorCritic):
         return policy, reset
+    check_fits(network, env)
     device = next(network.parameters()).device
     generator = torch.Generator(device).manual_seed(stream_seed(seed or 0, "evaluation"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -19,10 +20,14 @@ Record = Mapping[str, Any]
 
 
 class Logger(Protocol):
-    """A place for records. A logger never decides anything and never stops a run."""
+    """A place for records. A logger never decides anything and never stops a run: an OSError is a warning."""
 
     def log(self, record: Record, step: int) -> None:
-        """Take the record of iteration `step`."""
+        """Take the record of iteration `step`.
+
+        Raises:
+            OSError: it cannot be written; the next one may be.
+        """
         ...
 
     def close(self) -> None: ...
@@ -41,13 +46,18 @@ class JsonlLogger:
         self.path = path
         if path.exists():
             _drop_records(path, first_iteration)
-        self._file = path.open("a", encoding="utf-8")
+        # unbuffered: what a full disk refuses must not be tried again later, out of order
+        self._file = path.open("ab", buffering=0)
+        self._is_cut = False
 
     def log(self, record: Record, step: int) -> None:
-        self._file.write(
-            json.dumps({k: finite_or_none(v) for k, v in record.items()}, allow_nan=False) + "\n"
-        )
-        self._file.flush()
+        text = json.dumps({k: finite_or_none(v) for k, v in record.items()}, allow_nan=False) + "\n"
+        # the half of a record that a full disk took must not spoil this one
+        line = ("\n" * self._is_cut + text).encode()
+        self._is_cut = True
+        if self._file.write(line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._is_cut = False
 
     def close(self) -> None:
         self._file.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-FORMAT = 2
+FORMAT = 3
 """Version of the layout; a change that older readers could not take raises it and adds a migration."""
 
 LAYOUT: dict[str, type | tuple[type, ...]] = {
@@ -25,6 +25,7 @@ LAYOUT: dict[str, type | tuple[type, ...]] = {
     "observations": (dict, type(None)),
     "episodes": dict,
     "guard": dict,
+    "masks": dict,
     "rng": dict,
     "processes": list,
 }
@@ -40,7 +41,15 @@ def _add_hidden(state: dict[str, Any]) -> dict[str, Any]:
     return state
 
 
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _add_hidden}
+def _add_guards(state: dict[str, Any]) -> dict[str, Any]:
+    """Format 3 keeps, in the part of each process, what watches over action masks and skipped updates."""
+    skips = {**state["skips"], "has_good": False, "good": None}
+    for part in [state, *state["processes"]]:
+        part |= {"masks": {"ended": None, "steps": 0}, "skips": skips}
+    return state
+
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _add_hidden, 2: _add_guards}
 """From each older format to the next. A step may change the state that it is given."""
 
 

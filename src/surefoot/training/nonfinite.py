@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.algorithm.rollout_storage import RolloutStorage
+from surefoot.distributed import global_index
 from surefoot.errors import NonFiniteError
 from surefoot.networks.inputs import MASK_GROUP
 from surefoot.types import Observations, Step
@@ -39,6 +40,8 @@ class NonFiniteGuard:
         self._quarantined = torch.zeros((), dtype=torch.int64, device=device)
         self._flags: list[tuple[int, dict[str, Tensor]]] = []
         self.step_count = 0
+        # number of the first faulty step that `finish_rollout` found, and its faulty rows by source
+        self.faulty: tuple[int, Mapping[str, Tensor]] = (0, {})
 
     def check_reset(self, observations: Observations) -> Observations:
         """The observations of a reset, clean."""
@@ -83,8 +86,8 @@ class NonFiniteGuard:
         for step, bad in flags:
             for source, rows in bad.items():
                 if rows.any():
-                    env = int(rows.nonzero()[0])
-                    raise NonFiniteError(_message(source, env, f"step {step}", None))
+                    self.faulty = (step, bad)
+                    raise NonFiniteError(_message(source, rows, step, None))
 
     def finish_iteration(self) -> Tensor:
         """0-d: rows set aside since the last call."""
@@ -126,8 +129,7 @@ class NonFiniteGuard:
         values |= {f"{_FINAL}{g}": x for g, x in (step.final_observations or {}).items()}
         for source, rows in bad.items():
             if rows.any():
-                env = int(rows.nonzero()[0])
-                raise NonFiniteError(_message(source, env, f"step {self.step_count}", values[source][env]))
+                raise NonFiniteError(_message(source, rows, self.step_count, values[source]))
 
     def _quarantine(self, step: Step, bad: Mapping[str, Tensor], storage: RolloutStorage | None) -> Step:
         """Set environments aside; without bad rows the result equals the step."""
@@ -198,22 +200,24 @@ def _clean(observations: Observations, rows: Tensor) -> dict[str, Tensor]:
     return cleaned
 
 
-def _message(source: str, env: int, where: str, values: Tensor | None) -> str:
+def _message(source: str, rows: Tensor, step: int, values: Tensor | None) -> str:
+    """Of the first of the environments `rows` [N]; `values` [N, ...] where they are still known."""
+    env = int(rows.nonzero()[0])
     what = f"observation group '{source}'"
     if source == "reward":
         what = "reward"
     elif source.startswith(_FINAL):
         what = f"final observation of group '{source.removeprefix(_FINAL)}'"
     if values is not None:
-        flat = values.reshape(-1)
+        flat = values[env].reshape(-1)
         feature = int((~flat.isfinite()).nonzero()[0])
-        at = f" (feature {feature})" if values.dim() else ""
+        at = f" (feature {feature})" if values.dim() > 1 else ""
         what += f"{at} is {flat[feature].item()}"
     else:
         what += " is not finite"
     return (
-        f"environment {env}: {what} ({where}). Nothing was learned from it and earlier checkpoints are "
-        "untouched; repair the environment, or set on_nonfinite: quarantine."
+        f"environment {global_index(env, len(rows))}: {what} (step {step}). Nothing was learned from it and "
+        "earlier checkpoints are untouched; repair the environment, or set on_nonfinite: quarantine."
     )
 
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +16,21 @@ from surefoot import distributed
 from surefoot.config import TrainConfig
 from surefoot.envs.conform import conform_observations, conform_step
 from surefoot.envs.vec_env import VecEnv
-from surefoot.errors import CheckpointError, ConfigError
+from surefoot.errors import CheckpointError, ConfigError, NonFiniteError
 from surefoot.training import resume
 from surefoot.training.action_masks import ActionMaskGuard
 from surefoot.training.build import build_algorithm, resolve_config
 from surefoot.training.checkpoint import find_checkpoint, load_checkpoint
-from surefoot.training.devices import observations_to, step_to
+from surefoot.training.devices import available_device, observations_to, step_to
 from surefoot.training.drift import DriftWatch
 from surefoot.training.env_log import EnvLog
+from surefoot.training.env_spec import check_fits
 from surefoot.training.episodes import EpisodeStatistics
 from surefoot.training.eval_hook import EvaluationHook
 from surefoot.training.evaluation import InferencePolicy
 from surefoot.training.faults import FaultRecorder
 from surefoot.training.guards import LearningRateWatch, RewardWatch, SkippedUpdateGuard, TimeLimitWatch
-from surefoot.training.hooks import Hook, build_hooks
+from surefoot.training.hooks import Hook, build_hooks, end_hooks
 from surefoot.training.interrupt import Interrupts
 from surefoot.training.nonfinite import NonFiniteGuard, check_parameters
 from surefoot.training.recording import RunFiles, Stopwatch, average_over_processes, to_numbers
@@ -76,13 +78,14 @@ class OnPolicyRunner:
             )
         self.env, self.task, self.quiet = env, task, quiet
         self.run_dir = None if run_dir is None else Path(run_dir)
-        # an empty tensor knows the index of `cuda`
-        self.device = torch.empty(0, device=env.device if device == "auto" else device).device
+        self.device = available_device(env.device if device == "auto" else device)
         distributed.init_from_env(self.device)
         self.total_envs = sum(distributed.gather_objects(env.num_envs))
         self.config = resolve_config({} if config is None else config, self.total_envs)
         self.alg = build_algorithm(env, self.config, self.device)
         self.policy = self.alg.policy
+        if eval_env is not None:
+            check_fits(self.policy, eval_env)
 
         self.iteration, self.env_steps, self.wall_time_s = 0, 0, 0.0
         self.last_iteration = 0
@@ -103,6 +106,7 @@ class OnPolicyRunner:
         self.skips = SkippedUpdateGuard(self.alg, self.config.on_skipped)
         self._time_limits = TimeLimitWatch(env.max_episode_length, num_envs)
         self._outliers, self._rates = RewardWatch(), LearningRateWatch(self.config.algorithm)
+        self._restarts = 0
         self._stopwatch = Stopwatch(self.device)
         self._interrupts = Interrupts()
 
@@ -114,6 +118,10 @@ class OnPolicyRunner:
         Returns:
             `finished`, `stopped: <why>` (a hook asked for it) or `interrupted` (Ctrl-C, SIGTERM).
         """
+        if not isinstance(num_learning_iterations, Integral) or num_learning_iterations < 0:
+            raise ConfigError(
+                f"learn({num_learning_iterations!r}): expected a whole number of iterations, at least 0."
+            )
         self.last_iteration = self.iteration + num_learning_iterations
         resume.claim_run_dir(self)
         reason = "failed"
@@ -126,8 +134,7 @@ class OnPolicyRunner:
                 self._begin()
                 reason = self._train()
             finally:
-                for hook in hooks:
-                    hook.on_end(self, reason)
+                end_hooks(hooks, self, reason)
         return reason
 
     def _train(self) -> str:
@@ -160,14 +167,20 @@ class OnPolicyRunner:
             step = self._step(actions)
             self.alg.process_env_step(step)
             self.observations = step.observations
-        self.guard.finish_rollout()
+        try:
+            self.guard.finish_rollout()
+        except NonFiniteError as error:
+            raise self.faults.with_rollout(error, self) from error
         self.masks.finish_rollout()
         return self.observations
 
     def _step(self, actions: torch.Tensor) -> Step:
         """One step of the environments: held against the contract, guarded, counted."""
-        step = conform_step(self.env, self.env.step(actions.to(self.env.device)))
-        step = self.guard.check(step_to(step, self.device), self.alg.storage)
+        step = step_to(conform_step(self.env, self.env.step(actions.to(self.env.device))), self.device)
+        try:
+            step = self.guard.check(step, self.alg.storage)
+        except NonFiniteError as error:
+            raise self.faults.with_step(error, self, step, actions) from error
         self.masks.check(step.observations, step)
         self.episodes.record(step)
         self.env_log.add(step)
@@ -177,8 +190,12 @@ class OnPolicyRunner:
     def _record(self, stats: Mapping[str, torch.Tensor], bootstrap: str) -> dict[str, Any]:
         """Everything that is logged of an iteration; the one place where the device is read."""
         episodes, finished = self.episodes.finish_iteration()
-        quarantined = distributed.all_sum(self.guard.finish_iteration())
-        own = to_numbers({**stats, "Data/quarantined": quarantined})
+        restarts, self._restarts = self._restarts, getattr(self.env, "num_restarts", 0)
+        lost = torch.stack(
+            [self.guard.finish_iteration(), torch.tensor(self._restarts - restarts).to(self.device)]
+        )
+        quarantined, restarted = distributed.all_sum(lost).unbind()
+        own = to_numbers({**stats, "Data/quarantined": quarantined, "Data/restarts": restarted})
         logged = average_over_processes(to_numbers(self.env_log.finish_iteration()))
         collection_time, learning_time = self._stopwatch.read()
         num_steps = self.config.num_steps_per_env * self.total_envs
@@ -232,6 +249,11 @@ class OnPolicyRunner:
 
     def _begin(self) -> None:
         """Reset the environments, unless the run goes on from where they are; at iteration 0 warm up."""
+        check_parameters(self.alg, self.iteration)  # the environments would be blamed for what they are sent
+        if self.alg.storage.step:
+            # an earlier call failed in mid-rollout: where that left the environments is not known
+            self.alg.storage.begin()
+            self.observations = None
         if self.observations is None:
             stream = "env" if self.iteration == 0 else f"env/{self.iteration}"
             observations = conform_observations(self.env, self.env.reset(seed=self.stream_seed(stream)))

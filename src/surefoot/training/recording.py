@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import time
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +94,7 @@ class RunFiles(Hook):
 
     def __init__(self) -> None:
         self._loggers: list[Logger] = []
+        self._failed: set[str] = set()
 
     def on_start(self, runner: OnPolicyRunner) -> None:
         if not distributed.is_main():
@@ -103,23 +106,36 @@ class RunFiles(Hook):
 
     def _open(self, runner: OnPolicyRunner, directory: Path) -> list[Logger]:
         config = to_dict(runner.config)
-        (directory / "config.yaml").write_text(dump_yaml(config), encoding="utf-8")
-        write_manifest(
-            directory,
-            task=runner.task,
-            seed=runner.config.seed,
-            device=runner.device,
-            iteration=runner.iteration,
-            is_exact=runner.device.type == "cpu" and can_restore(runner.env),
-        )
+        with self._warning("config.yaml and manifest.json cannot be written"):
+            (directory / "config.yaml").write_text(dump_yaml(config), encoding="utf-8")
+            write_manifest(
+                directory,
+                task=runner.task,
+                seed=runner.config.seed,
+                device=runner.device,
+                iteration=runner.iteration,
+                is_exact=runner.device.type == "cpu" and can_restore(runner.env),
+            )
         project = runner.config.experiment_name or runner.task or "surefoot"
         return open_loggers(runner.config.logger, directory, runner.iteration, project, config)
 
     def after_iteration(self, runner: OnPolicyRunner, metrics: dict[str, Any]) -> None:
         for logger in self._loggers:
-            logger.log(metrics, metrics["iteration"])
+            with self._warning(f"{type(logger).__name__} cannot write"):
+                logger.log(metrics, metrics["iteration"])
 
     def on_end(self, runner: OnPolicyRunner, reason: str) -> None:
         loggers, self._loggers = self._loggers, []
         for logger in loggers:
-            logger.close()
+            with self._warning(f"{type(logger).__name__} cannot write"):
+                logger.close()
+
+    @contextlib.contextmanager
+    def _warning(self, what: str) -> Iterator[None]:
+        """A record that cannot be written costs one warning, not a run of hours."""
+        try:
+            yield
+        except OSError as error:
+            if what not in self._failed:
+                self._failed.add(what)
+                warnings.warn(f"{what} ({error.strerror or error}). Training goes on.", stacklevel=4)

@@ -36,6 +36,8 @@ def collect(runner: OnPolicyRunner) -> dict[str, Any]:
         "observations": runner.observations,
         "episodes": runner.episodes.state_dict(),
         "guard": runner.guard.state_dict(),
+        "masks": runner.masks.state_dict(),
+        "skips": runner.skips.state_dict(),
         "rng": global_random_state(),
     }
     local = {key: part for key, part in algorithm.items() if key not in SHARED}
@@ -53,7 +55,6 @@ def collect(runner: OnPolicyRunner) -> dict[str, Any]:
         "device": runner.device.type,
         "algorithm": algorithm,
         "best": runner.checkpoints.state_dict(),
-        "skips": runner.skips.state_dict(),
         "hooks": {name: hook.state_dict() for name, hook in _named(runner.hooks)},
         **parts[0][0],
         "processes": [{**own, **algorithm} for own, algorithm in parts[1:]],
@@ -86,7 +87,8 @@ def restore(runner: OnPolicyRunner, state: Mapping[str, Any], file: Path) -> Non
     runner.iteration = state["iteration"] + 1
     runner.env_steps, runner.wall_time_s = state["env_steps"], state["wall_time_s"]
     runner.checkpoints.load_state_dict(state["best"])
-    runner.skips.load_state_dict(state["skips"])
+    # what else was learned may be divided otherwise
+    runner.skips.load_state_dict({**state["skips"], "good": None} if own is None else own["skips"])
     for name, hook in _named(runner.hooks):
         if name in state["hooks"]:
             hook.load_state_dict(state["hooks"][name])
@@ -136,6 +138,7 @@ def _restore_env(runner: OnPolicyRunner, own: Mapping[str, Any]) -> None:
     env: Any = runner.env
     env.load_state_dict(own["env"])
     runner.guard.load_state_dict(own["guard"])
+    runner.masks.load_state_dict(own["masks"])
     runner.observations = {g: x.to(runner.device) for g, x in own["observations"].items()}
 
 
