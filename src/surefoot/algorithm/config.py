@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Interval
 
@@ -94,6 +94,9 @@ class PPOConfig:
     aux_loss_coef: Annotated[float, Ge(0)] = 1.0
     """Weight of that loss, the mean squared error. Raise: better predictions, slower policy where they share
     layers."""
+    rnd_cfg: dict[str, Any] | None = None
+    """Random network distillation, a bonus for new observations: `{weight: 0.1, ...}`, keys as in
+    `surefoot.extensions.rnd:RND`; null: none. Switch on where rewards are too rare to be found by chance."""
     use_mixed_precision: bool = False
     """Run the networks' bodies in bfloat16; heads, probabilities, losses and normalisers stay float32. Faster
     on accelerators with large networks, seldom on a CPU."""

@@ -18,6 +18,7 @@ EXTENSIONS: dict[str, str] = {
     "RewardScaling": "surefoot.extensions.reward_scaling:RewardScaling",
     "EstimatorLoss": "surefoot.extensions.auxiliary:EstimatorLoss",
     "AuxiliaryPrediction": "surefoot.extensions.auxiliary:AuxiliaryPrediction",
+    "RND": "surefoot.extensions.rnd:RND",
 }
 """Short names of the built-in extensions."""
 
@@ -36,6 +37,8 @@ def build_extensions(config: TrainConfig) -> list[Extension]:
     if config.actor.estimator is not None and config.algorithm.enable_aux_loss:
         coef = config.algorithm.aux_loss_coef
         entries.append(("algorithm.enable_aux_loss", {"class_name": "EstimatorLoss", "coef": coef}))
+    if config.algorithm.rnd_cfg is not None:
+        entries.append(("algorithm.rnd_cfg", {"class_name": "RND", **config.algorithm.rnd_cfg}))
     entries += [(f"extensions.{i}", entry) for i, entry in enumerate(config.extensions)]
     return [build(entry, Extension, key, EXTENSIONS) for key, entry in entries]
 

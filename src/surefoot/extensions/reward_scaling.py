@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from surefoot.algorithm.config import Weight
 from surefoot.algorithm.extension import Extension
 from surefoot.algorithm.returns import discounted_sum
 from surefoot.algorithm.rollout_storage import RolloutStorage
@@ -24,15 +25,16 @@ class RewardScaling(Extension):
     Args:
         scale: A constant factor to use instead.
         clip: Scaled rewards are clipped to ± this.
+        episodic: False: the return goes on over the ends of episodes.
     """
 
     carry: Tensor
 
-    def __init__(self, scale: float | None = None, clip: float = 10.0) -> None:
+    def __init__(self, scale: Weight | None = None, clip: Weight = 10.0, episodic: bool = True) -> None:
         super().__init__()
         if (scale is not None and scale <= 0) or clip <= 0:
             raise ConfigError(f"RewardScaling: scale {scale} and clip {clip} must be above 0.")
-        self.scale, self.clip = scale, clip
+        self.scale, self.clip, self.episodic = scale, clip, episodic
         self.statistics = RunningNormalizer(1, clip=None, eps=1e-4)
 
     def setup(self, spec: EnvSpec, policy: ActorCritic) -> None:
@@ -57,11 +59,16 @@ class RewardScaling(Extension):
 
     def _running_returns(self, rollout: RolloutStorage, reward: Tensor) -> Tensor:
         """Discounted sum of the rewards so far in each episode, [T·N, 1]; advances the carry."""
-        starts = rollout.is_first[:-1]
-        decay = torch.full_like(reward, self.gamma).masked_fill(starts, 0.0)
+        decay = torch.full_like(reward, self.gamma)
+        if self.episodic:
+            decay = decay.masked_fill(rollout.is_first[:-1], 0.0)
+        else:  # no time passes on a row that is only an autoreset
+            decay = decay.masked_fill(~rollout.valid, 1.0)
         first = torch.where(rollout.valid, reward, 0.0)
         first[0] += decay[0] * self.carry
         # a forward sum is the backward one over reversed time
         returns = discounted_sum(first.flip(0), decay.flip(0)).flip(0)
-        self.carry.copy_(torch.where(rollout.is_first[-1], 0.0, returns[-1]))
+        # a sum that overflowed would otherwise stay for ever where no episode ends
+        starts_anew = rollout.is_first[-1] | ~returns[-1].isfinite()
+        self.carry.copy_(torch.where(starts_anew, 0.0, returns[-1]))
         return returns.reshape(-1, 1)
