@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ LAYERS = {
     "config": 4,
     "testing": 4,
     "extensions": 3,
+    "extensions.amp.ppo_amp": 3.5,
     "algorithm.ppo": 3,
     "algorithm.distillation": 3,
     "algorithm.diagnostics": 3,
@@ -44,6 +46,7 @@ LAYERS = {
     "distributed": 1,
     "types": 0,
     "errors": 0,
+    "importing": 0,
 }
 
 
@@ -298,6 +301,113 @@ def test_the_reading_path_fits_into_one_sitting():
     ]
     lengths = {name: len((PACKAGE / f"{name}.py").read_text(encoding="utf-8").splitlines()) for name in path}
     assert sum(lengths.values()) <= 1200, lengths
+
+
+# --- communication between processes
+
+
+COLLECTIVES = {
+    f"dist.{name}"
+    for name in (
+        "all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_to_all", "barrier",
+        "broadcast", "broadcast_object_list", "gather", "gather_object", "monitored_barrier", "recv",
+        "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send",
+    )
+}  # fmt: skip
+"""Calls of torch.distributed that wait for other processes."""
+TRAINING_PATH = {
+    "algorithm",
+    "extensions",
+    "networks.normalizers",
+    "training.drift",
+    "training.episodes",
+    "training.eval_hook",
+    "training.on_policy_runner",
+    "training.recording",
+    "training.resume",
+    "training.saving",
+    "cli.session",
+    "testing.extension_suite",
+}
+"""What runs on every process at the same time. Nothing else may wait for another process: evaluation,
+inference, export and logging also run on a single one."""
+
+
+@cache
+def communicating() -> set[str]:
+    """Functions of `surefoot.distributed` that wait for other processes, also through one another."""
+    functions = {
+        n.name: calls(n) for n in parse(PACKAGE / "distributed.py").body if isinstance(n, ast.FunctionDef)
+    }
+    found = {name for name, called in functions.items() if called & COLLECTIVES}
+    while more := {name for name, called in functions.items() if called & found} - found:
+        found |= more
+    return found
+
+
+def calls(tree: ast.AST) -> set[str]:
+    """What is called in the tree, as written."""
+    return {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+
+
+def communication(tree: ast.AST) -> set[str]:
+    """Uses of communicating functions in a module, and of torch.distributed in any form."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            written = ast.unparse(node)
+            owner = ast.unparse(node.value).rpartition(".")[2]
+            if written == "torch.distributed" or (owner == "distributed" and node.attr in communicating()):
+                found.add(written)
+        elif isinstance(node, ast.ImportFrom):
+            names = {alias.name for alias in node.names}
+            if node.module == "surefoot.distributed":
+                found |= names & communicating()
+            elif node.module == "torch":
+                found |= {"torch.distributed"} if "distributed" in names else set()
+            elif (node.module or "").startswith("torch.distributed"):
+                found.add("torch.distributed")
+        elif isinstance(node, ast.Import) and any(a.name.startswith("torch.distributed") for a in node.names):
+            found.add("torch.distributed")
+    return found
+
+
+def test_the_communicating_functions_are_found():
+    waiting = {"all_sum", "mean", "gather_objects", "moments", "minimize", "broadcast_module"}
+    assert waiting <= communicating()
+    assert communicating().isdisjoint({"rank", "world_size", "is_main", "generator", "merge_moments"})
+
+
+def test_only_the_training_path_waits_for_other_processes():
+    faults = []
+    for path in FILES:
+        module, found = module_of(path), communication(parse(path))
+        is_training = any(f"{module}.".startswith(f"{part}.") for part in TRAINING_PATH)
+        if module != "distributed" and found and ("torch.distributed" in found or not is_training):
+            faults.append(f"{module}: {sorted(found)}")
+    assert faults == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from surefoot import distributed\ndistributed.gather_objects(x)",
+        "from surefoot.distributed import all_sum as total",
+        "import surefoot.distributed\nsurefoot.distributed.mean(x)",
+        "import torch.distributed as dist\ndist.barrier()",
+        "from torch.distributed import barrier",
+        "torch.distributed.all_reduce(x)",
+        "from torch import distributed",
+        "f = distributed.moments",
+    ],
+)
+def test_the_rule_sees_each_form_of_communication(code):
+    assert communication(ast.parse(code))
+
+
+@pytest.mark.parametrize("code", ["x.mean()", "distributed.rank()", "x.gather(0, i)", "pipe.send(x)"])
+def test_the_rule_lets_other_calls_pass(code):
+    assert not communication(ast.parse(code))
 
 
 # --- classes: abstract or final

@@ -13,6 +13,7 @@ from surefoot.networks.body import Body
 from surefoot.networks.encoders import at_least_float32
 from surefoot.networks.inputs import PIXELS, Inputs
 from surefoot.networks.memory import forget
+from surefoot.types import Hidden
 
 BLOCK_ROWS = 16384
 """Rows per call: large enough to be fast, small enough to stay in memory."""
@@ -47,15 +48,37 @@ def refresh_memory(policy: ActorCritic, rollout: RolloutStorage) -> dict[str, Te
     """
     if len(rollout.starts) == 1:
         return {}
-    bodies = {"actor": policy.actor, "critic": policy.critic}
-    after: dict[str, Tensor] = {}
-    for name, body in bodies.items():
-        if body is not None and body.state_size:
-            with body.low_precision(rollout.device):
-                x = _in_blocks(body.encode, _read_by(name, policy, rollout.inputs), 2)
-                for _, before, _, _ in _walk(body, name, x, rollout, keep=True):
-                    after[name] = before
+    first = {name: states[0] for name, states in rollout.hidden.items()}
+    rollout.hidden, after = memory_along(policy, rollout, rollout.inputs, first)
     return after
+
+
+def memory_along(
+    policy: ActorCritic, rollout: RolloutStorage, inputs: Inputs, first: Hidden
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The states of every memory that the inputs [T+1, N, ...] leave behind, with the rollout's episodes.
+
+    Args:
+        policy: Whose memories.
+        rollout: Says where episodes begin and sequences start.
+        inputs: Of the rollout, or of a changed copy of it.
+        first: State of each memory before row 0 [N, K].
+
+    Returns:
+        The states before the steps `rollout.starts`, [number of starts, N, K] each, and before row T [N, K].
+    """
+    kept: dict[str, Tensor] = {}
+    after: dict[str, Tensor] = {}
+    for name, state in first.items():
+        body = policy.actor if name == "actor" else policy.value_body
+        with body.low_precision(rollout.device):
+            x = _in_blocks(body.encode, _read_by(name, policy, inputs), 2)
+            wanted = {*rollout.starts, len(x) - 1}
+            walk = enumerate(_walk(body, x, state, rollout.is_first))
+            states = {t: before for t, (before, _, _) in walk if t in wanted}
+        kept[name] = torch.stack([states[t] for t in rollout.starts])
+        after[name] = states[len(x) - 1]
+    return kept, after
 
 
 def _recurrent_values(
@@ -69,8 +92,11 @@ def _recurrent_values(
         outs: list[Tensor] = []
         final_outs = [final_x.new_zeros(0, body.memory.num_features)]
         ends, carry = rollout.finals.steps(), {}
-        for t, before, out, state in _walk(body, name, x, rollout, keep=policy.critic is not None):
+        walk = _walk(body, x, rollout.hidden[name][0], rollout.is_first)
+        for t, (before, out, state) in enumerate(walk):
             outs.append(out)
+            if policy.critic is not None:
+                rollout.keep_hidden(name, t, before)
             if t in ends:
                 rows, part = ends[t]
                 final_outs.append(body.memory.step(final_x[part], state[rows])[0])
@@ -82,21 +108,17 @@ def _recurrent_values(
     return values[0], values[1], carry if policy.critic else {}
 
 
-def _walk(
-    body: Body, name: str, x: Tensor, rollout: RolloutStorage, keep: bool
-) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
-    """The memory through encoded rows [T+1, N, E]: step, state before, output, state after.
+def _walk(body: Body, x: Tensor, state: Tensor, is_first: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """The memory through encoded rows [T+1, N, E]: of each step the state before, the output, the state
+    after.
 
     Only the memory goes step by step, all environments together: nothing is padded, whatever the ends.
     """
     assert body.memory is not None
-    state = rollout.hidden[name][0]
-    for t, row in enumerate(x):
-        before = forget({name: state}, rollout.is_first[t])[name]
-        if keep:
-            rollout.keep_hidden(name, t, before)
+    for row, starts in zip(x, is_first, strict=True):
+        before = forget({"state": state}, starts)["state"]
         out, state = body.memory.step(row, before)
-        yield t, before, out, state
+        yield before, out, state
 
 
 def _read_by(network: str, policy: ActorCritic, inputs: Inputs) -> Inputs:

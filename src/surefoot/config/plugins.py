@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from torch import nn
 
 from surefoot.algorithm.extension import Extension
+from surefoot.config.describe import is_plain
 from surefoot.config.schema import TrainConfig
-from surefoot.config.validation import is_class_path
+from surefoot.config.validation import value_faults
 from surefoot.errors import ConfigError, did_you_mean
+from surefoot.importing import import_object, is_import_path
 
 EXTENSIONS: dict[str, str] = {
     "RewardScaling": "surefoot.extensions.reward_scaling:RewardScaling",
     "EstimatorLoss": "surefoot.extensions.auxiliary:EstimatorLoss",
+    "AMP": "surefoot.extensions.amp.amp:AMP",
     "AuxiliaryPrediction": "surefoot.extensions.auxiliary:AuxiliaryPrediction",
+    "PolicyLosses": "surefoot.extensions.auxiliary:PolicyLosses",
     "RND": "surefoot.extensions.rnd:RND",
+    "Symmetry": "surefoot.extensions.symmetry:Symmetry",
 }
 """Short names of the built-in extensions."""
 
@@ -34,11 +38,20 @@ def build_extensions(config: TrainConfig) -> list[Extension]:
         entries.append(
             ("env.reward_scale", {"class_name": "RewardScaling", "scale": config.env.reward_scale})
         )
-    if config.actor.estimator is not None and config.algorithm.enable_aux_loss:
+    if config.algorithm.amp_cfg is not None:
+        entries.append(("algorithm.amp_cfg", {"class_name": "AMP", "config": config.algorithm.amp_cfg}))
+    if config.algorithm.enable_aux_loss:
         coef = config.algorithm.aux_loss_coef
-        entries.append(("algorithm.enable_aux_loss", {"class_name": "EstimatorLoss", "coef": coef}))
+        names = ["EstimatorLoss"] if config.actor.estimator is not None else []
+        if any(hasattr(network, "aux_losses") for network in own_networks(config).values()):
+            names.append("PolicyLosses")
+        entries += [("algorithm.enable_aux_loss", {"class_name": name, "coef": coef}) for name in names]
     if config.algorithm.rnd_cfg is not None:
         entries.append(("algorithm.rnd_cfg", {"class_name": "RND", **config.algorithm.rnd_cfg}))
+    if config.algorithm.symmetry_cfg is not None:
+        entries.append(
+            ("algorithm.symmetry_cfg", {"class_name": "Symmetry", **config.algorithm.symmetry_cfg})
+        )
     entries += [(f"extensions.{i}", entry) for i, entry in enumerate(config.extensions)]
     return [build(entry, Extension, key, EXTENSIONS) for key, entry in entries]
 
@@ -58,7 +71,7 @@ def build(entry: Mapping[str, Any], base: type[C], key: str, known: Mapping[str,
     arguments = dict(entry)
     name: str = arguments.pop("class_name")
     known = known or {}
-    if name not in known and not is_class_path(name):
+    if name not in known and not is_import_path(name):
         names = ", ".join([*known, "package.module:Class"])
         raise ConfigError(f'{key}.class_name = "{name}": expected {names}.{did_you_mean(name, known)}')
     cls = resolve_class(known.get(name, name), base, f"{key}.class_name")
@@ -70,7 +83,9 @@ def build(entry: Mapping[str, Any], base: type[C], key: str, known: Mapping[str,
 
 
 def _check_arguments(cls: type, arguments: Mapping[str, Any], key: str) -> None:
-    """A ConfigError for an argument that the constructor lacks, or that it needs and does not get."""
+    """A ConfigError for an argument that the constructor lacks, that it needs and does not get, or that is not
+    of the plain type (number, text, ...) that it is annotated with.
+    """
     parameters = inspect.signature(cls).parameters
     if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         for name in arguments:
@@ -78,31 +93,27 @@ def _check_arguments(cls: type, arguments: Mapping[str, Any], key: str) -> None:
                 takes = ", ".join(parameters) or "no arguments"
                 near = did_you_mean(name, parameters)
                 raise ConfigError(f"unknown key '{key}.{name}'; {cls.__name__} takes {takes}.{near}")
+    for name, hint in _annotations(cls).items():
+        if name in arguments and (faults := value_faults(hint, arguments[name], f"{key}.{name}")):
+            raise ConfigError(faults[0])
     for name, parameter in parameters.items():
         is_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         if is_named and parameter.default is parameter.empty and name not in arguments:
             raise ConfigError(f"{key}: {cls.__name__} needs '{name}'.")
 
 
+def _annotations(cls: type) -> dict[str, Any]:
+    """Those of the constructor that are plain types; none where a name in them cannot be found."""
+    try:
+        hints = get_type_hints(cls.__init__, include_extras=True)
+    except (NameError, AttributeError, TypeError):
+        return {}
+    return {name: hint for name, hint in hints.items() if is_plain(hint)}
+
+
 def resolve_class(path: str, base: type[C], key: str) -> type[C]:
     """The class at `package.module:Class`, a subclass of `base`; `key` is where the path was written."""
-    start = f'{key} = "{path}"'
-    if not is_class_path(path):
-        raise ConfigError(f"{start}: expected package.module:Class.")
-    module_name, _, attribute = path.partition(":")
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise
-        raise ConfigError(
-            f"{start}: there is no module '{error.name}'; it must be installed or in the current directory."
-        ) from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            near = did_you_mean(part, [name for name in vars(found) if not name.startswith("_")])
-            raise ConfigError(f"{start}: '{module_name}' has no '{attribute}'.{near}")
-        found = getattr(found, part)
+    found = import_object(path, key)
     if not (isinstance(found, type) and issubclass(found, base)):
-        raise ConfigError(f"{start}: expected a subclass of {base.__module__}.{base.__qualname__}.")
+        raise ConfigError(f'{key} = "{path}": expected a subclass of {base.__module__}.{base.__qualname__}.')
     return found

@@ -20,6 +20,7 @@ from surefoot.config.loading import plain
 from surefoot.config.names import unknown_key
 from surefoot.config.schema import TrainConfig
 from surefoot.errors import ConfigError, did_you_mean
+from surefoot.importing import is_import_path
 
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 _CHOICE_OR_CLASS = {"algorithm.policy_objective": ("clip", "penalty")}
@@ -64,6 +65,13 @@ def _section(cls: type, values: Mapping[str, Any], path: str, errors: list[str])
         return None
 
 
+def value_faults(hint: Any, value: Any, path: str) -> list[str]:
+    """What is wrong with one value, named by its full key; empty where it is of the type `hint`."""
+    errors: list[str] = []
+    _value(hint, value, path, errors)
+    return errors
+
+
 def _value(hint: Any, value: Any, path: str, errors: list[str]) -> Any:
     arms = [arm for arm in members(hint) if _is_meant(arm, value)]
     sections = [arm for arm in arms if dataclasses.is_dataclass(arm)]
@@ -106,7 +114,7 @@ def _reference_faults(values: Mapping[str, Any]) -> Iterator[str]:
         section, _, key = path.partition(".")
         part = values.get(section)
         name = part.get(key) if isinstance(part, dict) else None
-        if isinstance(name, str) and name not in known and not is_class_path(name):
+        if isinstance(name, str) and name not in known and not is_import_path(name):
             wanted = ", ".join([*known, "package.module:Class"])
             yield f'{path} = "{name}": expected {wanted}.{did_you_mean(name, known)}'
     for key in ("extensions", "hooks"):
@@ -115,12 +123,6 @@ def _reference_faults(values: Mapping[str, Any]) -> Iterator[str]:
             if isinstance(entry, dict) and not isinstance(entry.get("class_name"), str):
                 wanted = "{class_name: NAME or package.module:Class, ...}"
                 yield f"{key}.{i} = {_show(entry)}: expected {wanted}."
-
-
-def is_class_path(name: str) -> bool:
-    """Whether `name` has the form `package.module:Class`."""
-    module, colon, attribute = name.partition(":")
-    return bool(colon) and all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")])
 
 
 @cache

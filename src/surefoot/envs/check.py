@@ -16,6 +16,7 @@ from surefoot.envs.spaces import check_action_space, observation_groups
 from surefoot.envs.trial import EnvReport, SampledActions, TrialRun, copied, difference, record
 from surefoot.envs.vec_env import VecEnv
 from surefoot.errors import EnvContractError
+from surefoot.networks.mirror import map_fault
 from surefoot.types import MirrorMap
 
 __all__ = ["EnvReport", "check_env", "conform_observations", "conform_step"]
@@ -79,19 +80,10 @@ def _check_mirror(env: VecEnv, mirror: MirrorMap, report: EnvReport) -> None:
     ]
     entries.append(("the actions", env.action_space, mirror.actions))
     for what, space, (permutation, sign) in entries:
-        size = math.prod(space.shape or ()) if space is not None else None
-        if size is None:
+        if space is None:
             report.problems.append(f"mirror names {what}, which the environment does not have.")
-        elif permutation.numel() != size or sign.numel() != size:
-            report.problems.append(f"mirror of {what} has {permutation.numel()} entries; expected {size}.")
-        else:
-            index = torch.arange(size, device=permutation.device)
-            twice = permutation[permutation]
-            if not torch.equal(twice, index) or not torch.equal(
-                sign * sign[permutation], torch.ones_like(sign)
-            ):
-                wrong = ((twice != index) | (sign * sign[permutation] != 1)).nonzero().flatten().tolist()
-                report.problems.append(f"mirror of {what} is not its own inverse at entries {wrong}.")
+        elif fault := map_fault(permutation, sign, math.prod(space.shape or ())):
+            report.problems.append(f"mirror of {what} {fault}.")
     if unmirrored := sorted(set(env.observation_spaces) - set(mirror.observations)):
         report.notes.append(f"mirror leaves out the observation groups {unmirrored}.")
 

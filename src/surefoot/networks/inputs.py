@@ -11,6 +11,7 @@ from surefoot.errors import ConfigError, did_you_mean
 from surefoot.networks.config import NetworkConfig
 from surefoot.networks.encoders import as_vector, vector_size
 from surefoot.networks.images import ImageShape, image_shape
+from surefoot.networks.mirror import map_fault
 from surefoot.networks.normalizers import RunningNormalizer
 from surefoot.types import EnvSpec, MirrorMap, Observations
 
@@ -181,17 +182,6 @@ def mirror_of(spec: EnvSpec, groups: Sequence[str]) -> MirrorMap:
     spaces = {g: spec.observation_spaces[g] for g in groups} | {"actions": spec.action_space}
     maps = {**spec.mirror.observations, "actions": spec.mirror.actions}
     for name, space in spaces.items():
-        if space.shape and not _is_involution(*maps[name], space.shape[-1]):
-            raise ConfigError(
-                f"the environment's mirror map of '{name}' is not its own inverse over {space.shape[-1]} "
-                "entries."
-            )
+        if space.shape and (fault := map_fault(*maps[name], space.shape[-1])):
+            raise ConfigError(f"the environment's mirror map of '{name}' {fault}.")
     return spec.mirror
-
-
-def _is_involution(permutation: Tensor, sign: Tensor, size: int) -> bool:
-    """Whether mirroring twice gives back what was there."""
-    if permutation.shape != (size,) or sign.shape != (size,):
-        return False
-    returns = torch.equal(permutation[permutation].cpu(), torch.arange(size))
-    return returns and bool((sign * sign[permutation] == 1).all())
