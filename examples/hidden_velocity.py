@@ -29,6 +29,14 @@ def cartpole() -> gymnasium.Env[Any, Any]:
     return only(gymnasium.make("CartPole-v1"), [0, 2])
 
 
+def told_pendulum() -> gymnasium.Env[Any, Any]:
+    """The same, with the velocity in the group `privileged`, for a critic or an estimator."""
+    box = gymnasium.spaces.Box
+    space = gymnasium.spaces.Dict({"policy": box(-1.0, 1.0, (2,)), "privileged": box(-8.0, 8.0, (1,))})
+    split = gymnasium.wrappers.TransformObservation
+    return split(gymnasium.make("Pendulum-v1"), lambda x: {"policy": x[:2], "privileged": x[2:]}, space)
+
+
 def pendulum() -> gymnasium.Env[Any, Any]:
     """Pendulum-v1 from the angle's cosine and sine."""
     return only(gymnasium.make("Pendulum-v1"), [0, 1])

@@ -111,8 +111,12 @@ def estimating(coef: float = 1.0, **changes: Any) -> PPO:
 @pytest.mark.parametrize(("target", "rnn_type"), [("privileged", None), (["privileged", 1, 3], "gru")])
 def test_the_estimate_improves_and_is_logged(target: Any, rnn_type: Any) -> None:
     ppo = estimating(estimator=EstimatorConfig(target, [16]), rnn_type=rnn_type, rnn_hidden_dim=16)
-    losses = [m["Aux/estimator"].item() for m in train(ppo, 25)]
+    history = train(ppo, 25)
+    losses = [m["Aux/estimator"].item() for m in history]
     assert losses[-1] < 0.7 * losses[0]
+    # tanh of a standard normal number has the variance 0.394
+    shares = [m["Aux/estimator_error"].item() * 0.394 for m in history]
+    assert shares == pytest.approx(losses, rel=0.3)
 
 
 def test_the_estimators_loss_is_the_mean_squared_error_times_its_weight() -> None:

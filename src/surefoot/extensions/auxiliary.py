@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import torch
 from torch import Tensor, nn
 
+from surefoot import distributed
+from surefoot.algorithm.config import Weight
 from surefoot.algorithm.extension import Extension
 from surefoot.algorithm.losses import masked_mean
+from surefoot.algorithm.rollout_storage import RolloutStorage
 from surefoot.errors import ConfigError
 from surefoot.networks.actor_critic import ActorCritic
 from surefoot.networks.config import EstimatorConfig
 from surefoot.networks.encoders import part_size
-from surefoot.types import Batch, EnvSpec, PolicyOutput
+from surefoot.types import Batch, EnvSpec, PolicyOutput, Stats
 
 
 class AuxiliaryPrediction(Extension):
@@ -27,7 +31,7 @@ class AuxiliaryPrediction(Extension):
         coef: Weight of the mean squared error.
     """
 
-    def __init__(self, target: str, start: int = 0, stop: int | None = None, coef: float = 1.0) -> None:
+    def __init__(self, target: str, start: int = 0, stop: int | None = None, coef: Weight = 1.0) -> None:
         super().__init__()
         if coef < 0:
             raise ConfigError(f"AuxiliaryPrediction: coef {coef} must not be negative.")
@@ -52,11 +56,13 @@ class AuxiliaryPrediction(Extension):
 class EstimatorLoss(Extension):
     """Trains the estimator inside the actor (`actor.estimator`) on what it is to predict.
 
+    `Aux/estimator_error` is its squared error as a share of the target's variance: 1 for a constant guess.
+
     Args:
         coef: Weight of the mean squared error, in units of the target.
     """
 
-    def __init__(self, coef: float = 1.0) -> None:
+    def __init__(self, coef: Weight = 1.0) -> None:
         super().__init__()
         self.coef = coef
 
@@ -64,6 +70,7 @@ class EstimatorLoss(Extension):
         if policy.estimator is None:
             raise ConfigError("EstimatorLoss needs a policy with actor.estimator.")
         self.estimator: EstimatorConfig = policy.estimator
+        self.errors: list[Tensor] = []
 
     def observation_groups(self) -> Sequence[str]:
         return (self.estimator.group,)
@@ -71,8 +78,17 @@ class EstimatorLoss(Extension):
     def loss(self, batch: Batch, out: PolicyOutput, policy: ActorCritic) -> dict[str, Tensor]:
         assert out.estimate is not None
         target = batch.observations[self.estimator.group][..., self.estimator.part]
-        error = (out.estimate - target).square().mean(-1)
-        return {"Aux/estimator": self.coef * masked_mean(error, batch.mask)}
+        error = masked_mean((out.estimate - target).square().mean(-1), batch.mask)
+        self.errors.append(error.detach())
+        return {"Aux/estimator": self.coef * error}
+
+    def learn(self, rollout: RolloutStorage) -> Stats:
+        target = rollout.observations[self.estimator.group][:-1, ..., self.estimator.part].flatten(0, 1)
+        count, _, deviations = distributed.moments(target, rollout.valid.flatten())
+        variance = (deviations / count.clamp(min=1)).mean().clamp(min=1e-12)
+        error = distributed.mean(torch.stack(self.errors).mean())
+        self.errors.clear()
+        return {"Aux/estimator_error": (error / variance).to(error.dtype)}
 
 
 class PolicyLosses(Extension):
@@ -85,7 +101,7 @@ class PolicyLosses(Extension):
         coef: Weight of their sum.
     """
 
-    def __init__(self, coef: float = 1.0) -> None:
+    def __init__(self, coef: Weight = 1.0) -> None:
         super().__init__()
         self.coef = coef
 
