@@ -10,7 +10,8 @@ from surefoot.tasks.go1.amp import REWARD_WEIGHTS, STYLE, TROT_CLIPS, make_env, 
 from surefoot.tasks.go1.env import STEP_DT
 from surefoot.tasks.go1.reference import CLIPS
 from surefoot.tasks.go1.robot import JOINTS
-from surefoot.tasks.resolve import make
+from surefoot.tasks.resolve import make, preset
+from surefoot.training.on_policy_runner import OnPolicyRunner
 
 
 def test_the_task_is_bundled_and_its_group_is_as_wide_as_the_reference():
@@ -106,3 +107,20 @@ def test_style_leaves_out_what_the_reference_holds_constant():
     stacked = torch.cat([x for x, weight in reference_motion(STEP_DT)])
     assert stacked.std(0).min() > 0.02
     assert sum(len(e.names) for e in STYLE.values()) == stacked.shape[1]
+
+
+def test_the_preset_trains_policy_and_discriminator(tmp_path):
+    config = {**preset("go1-amp"), "logger": "none", "num_envs": 16, "num_steps_per_env": 40}
+    runner = OnPolicyRunner(make_env(16, num_threads=1), config, tmp_path, device="cpu", quiet=True)
+    before = [p.clone() for p in runner.alg.extensions[0].discriminator.parameters()]
+    runner.learn(2)
+    for name in (
+        "Amp/accuracy_demo",
+        "Amp/accuracy_policy",
+        "Amp/grad_penalty",
+        "Reward/style",
+        "Reward/task",
+    ):
+        assert np.isfinite(runner.metrics[name]), name
+    after = runner.alg.extensions[0].discriminator.parameters()
+    assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))

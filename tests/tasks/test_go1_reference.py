@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from surefoot.extensions.amp.loaders import load_clip
+from surefoot.tasks.go1.amp import robot_states
 from surefoot.tasks.go1.reference import CLIPS, FRAME_DT, GAITS, RECIPES, SWING_HEIGHT, generate, write_clips
 from surefoot.tasks.go1.robot import (
     JOINT_LOWER,
@@ -14,17 +15,10 @@ from surefoot.tasks.go1.robot import (
     leg_inverse_kinematics,
     mirror_of,
 )
-from surefoot.tasks.go1.state import CONTACT_MARGIN, RobotState
+from surefoot.tasks.go1.state import CONTACT_MARGIN
 
 FASTEST_JOINT = 25.0
 """rad/s."""
-
-
-def states(clip):
-    """The clip's frames as robots, with velocities."""
-    qpos = np.column_stack([clip.root_position, clip.root_orientation, clip.joint_positions])
-    qvel = np.column_stack([clip.root_linear_velocity, clip.root_angular_velocity, clip.joint_velocities])
-    return RobotState.from_physics(qpos, qvel)
 
 
 def foot_places(clip):
@@ -96,7 +90,7 @@ def test_motion_is_continuous(clip):
 @clips
 def test_stance_feet_are_on_the_floor_and_swing_feet_above(name, clip):
     gait = GAITS[RECIPES[name][0]]
-    phase, height = leg_phase(clip, gait), states(clip).foot_height
+    phase, height = leg_phase(clip, gait), robot_states(clip).foot_height
     is_standing = phase >= 1 - gait.duty
     assert np.abs(height[is_standing]).max() < CONTACT_MARGIN
     assert height.min() > -CONTACT_MARGIN
@@ -114,14 +108,16 @@ def test_stance_feet_do_not_slip(name, clip):
     assert moved[stays].max() < 1e-5
     # and so say the velocities that the discriminator sees, away from the ends of a stance
     inside = is_standing[2:] & is_standing[1:-1] & is_standing[:-2]
-    assert states(clip).foot_slip[1:-1][inside].max() < 0.1  # central differences are good to second order
+    assert (
+        robot_states(clip).foot_slip[1:-1][inside].max() < 0.1
+    )  # central differences are good to second order
 
 
 @clips
 def test_feet_meet_in_the_pairs_of_the_gait(name, clip):
     if name == "stand":
         pytest.skip("it does not move")
-    contact = states(clip).contact
+    contact = robot_states(clip).contact
     pairs = {"trot": ((0, 3), (1, 2)), "pace": ((0, 2), (1, 3)), "bound": ((0, 1), (2, 3))}
     for gait, ((a, b), (c, d)) in pairs.items():
         together = 0.5 * ((contact[:, a] == contact[:, b]).mean() + (contact[:, c] == contact[:, d]).mean())
@@ -134,7 +130,7 @@ def test_feet_meet_in_the_pairs_of_the_gait(name, clip):
 @clips
 def test_the_trunk_follows_the_commands(name, clip):
     _, commands = RECIPES[name]
-    state = states(clip)
+    state = robot_states(clip)
     start = 0
     for seconds, *velocity in commands:
         end = start + round(seconds / FRAME_DT)

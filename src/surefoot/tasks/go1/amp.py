@@ -84,16 +84,20 @@ def reference_motion(step_dt: float) -> list[tuple[Tensor, float]]:
     motions: list[tuple[Tensor, float]] = []
     for name, weight in TROT_CLIPS.items():
         clip = load_clip(CLIPS / f"{name}.npz", JOINTS, step_dt)
-        features = torch.from_numpy(group.assemble(_motion(clip)))
+        features = torch.from_numpy(group.assemble(_without_actions(robot_states(clip))))
         motions += [(features, weight), (features[:, order] * torch.tensor(sign), weight)]
     return motions
 
 
-def _motion(clip: MotionClip) -> Motion:
-    """The frames of a clip as if they were so many robots."""
-    state = RobotState.from_physics(
+def robot_states(clip: MotionClip) -> RobotState:
+    """The F frames of a clip as if they were so many robots."""
+    return RobotState.from_physics(
         torch.cat([clip.root_position, clip.root_orientation, clip.joint_positions], 1).numpy(),
         torch.cat([clip.root_linear_velocity, clip.root_angular_velocity, clip.joint_velocities], 1).numpy(),
     )
-    zeros = np.zeros((clip.num_frames, 12), np.float32)
+
+
+def _without_actions(state: RobotState) -> Motion:
+    """A clip has no command, clock, action or torque."""
+    zeros = np.zeros_like(state.joint_pos)
     return Motion(state, zeros[:, :3], zeros[:, 0], zeros, zeros, zeros)
