@@ -28,7 +28,7 @@ TINY = (
 )
 
 TASK = """
-import os, signal, time
+import os, signal, time, warnings
 from pathlib import Path
 import gymnasium, numpy as np
 
@@ -59,6 +59,14 @@ class KilledOnce(Env):
         if is_first and os.environ["RANK"] == "1":
             if any(p.stat().st_size for p in Path().glob(os.environ["KILL_WHEN"])):
                 os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Warns(Env):
+    def fail(self):
+        if self.count == 2:
+            warnings.warn("the same everywhere")
+            if os.environ["RANK"] == "1":
+                warnings.warn("process 1 alone")
 
 
 class Slow(Env):
@@ -149,6 +157,18 @@ def test_a_killed_process_is_one_line_and_the_run_ends(tmp_path):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert errors == "error: process 1 was ended by SIGKILL.\n"
+
+
+@pytest.mark.parametrize("launcher", ["surefoot", "torchrun"])
+@pytest.mark.slow
+def test_warnings_of_all_processes_are_shown_once(tmp_path, launcher):
+    torchrun = "torch.distributed.run --standalone --nproc-per-node 2 -m surefoot"
+    program, nproc = ("surefoot", "--nproc 2") if launcher == "surefoot" else (torchrun, "")
+    process = start_task(tmp_path, f"train task:Warns {nproc} --iterations 1 --run-dir run {TINY}", program)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert errors.count("warning: the same everywhere\n") == 1
+    assert errors.count("warning: process 1 alone\n") == 1
 
 
 def test_sigterm_to_the_whole_process_group_saves_a_run_with_worker_processes(tmp_path):

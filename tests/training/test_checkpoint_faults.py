@@ -409,8 +409,10 @@ def spoil_generator(state: dict[str, Any]) -> None:
         ),
         ({}, drop_generators, "lacks the generator"),
         ({}, spoil_generator, "the generator '.*' cannot take its state"),
+        ({}, lambda state: state["algorithm"].update(iteration="x"), "'iteration' = 'x'; expected a count"),
+        ({}, lambda state: state["algorithm"].pop("max_iterations"), "'max_iterations' = None"),
     ],
-    ids=["another optimiser", "other groups", "no generator", "a broken generator"],
+    ids=["another optimiser", "other groups", "no generator", "a broken generator", "no count", "no horizon"],
 )
 def test_a_refused_checkpoint_leaves_everything_as_it_was(
     tmp_path: Path, algorithm: dict[str, Any], change: Callable[[dict[str, Any]], None] | None, message: str
@@ -655,6 +657,20 @@ def test_a_checkpoint_of_format_1_goes_on_as_one_of_today(tmp_path: Path) -> Non
     path = rewritten(tmp_path / "b", path, lambda data: (to_format_1(data), data.update(processes=[])))
     again = make_runner(None)
     again.load(path)
+    again.learn(1)
+    assert everything_of(again) == everything_of(straight)
+
+
+def test_a_checkpoint_of_format_2_goes_on_as_one_of_today(tmp_path: Path) -> None:
+    straight = train(tmp_path / "a", 2)
+    train(tmp_path / "b", 1)
+
+    def to_format_2(data: dict[str, Any]) -> None:
+        del data["masks"], data["skips"]["has_good"], data["skips"]["good"]
+        data["format"] = 2
+
+    again = make_runner(None)
+    again.load(rewritten(tmp_path / "b", tmp_path / "old.pt", to_format_2))
     again.learn(1)
     assert everything_of(again) == everything_of(straight)
 

@@ -12,11 +12,14 @@ import torch
 from torch import multiprocessing
 
 from surefoot import distributed
+from surefoot.errors import NonFiniteError
 from surefoot.testing import TargetEnv
 from surefoot.training.checkpoint import load_checkpoint
 from surefoot.training.hooks import Hook
 from surefoot.training.loggers import read_records
+from surefoot.training.nonfinite import NonFiniteGuard
 from surefoot.training.on_policy_runner import OnPolicyRunner
+from surefoot.types import Step
 
 N = 32
 CONFIG: dict[str, Any] = {
@@ -71,6 +74,23 @@ def train(rank: int, port: int, directory: Path) -> None:
     stopped.hooks.append(StopOnRank(1))
     assert stopped.learn(5) == ("stopped: StopOnRank" if rank else "stopped: another process")
     assert stopped.iteration == 1
+
+    # process 0 decides the learning rate, whatever another one took it for
+    drifted = make_runner(directory / "d")
+    drifted.alg.learning_rate.mul_(1 + rank)
+    drifted.learn(1)
+    rates = distributed.gather_objects(drifted.alg.learning_rate.item())
+    assert rates[0] == rates[1]
+    both = distributed.gather_objects(weights(drifted))
+    assert torch.equal(both[0], both[1])
+
+    # messages: once for both, and about environments by their number among all
+    assert sorted(distributed.gather_objects(distributed.is_first("a warning"))) == [False, True]
+    assert distributed.is_first(f"of process {rank} alone")
+    nothing = torch.zeros(N).bool()
+    step = Step({}, torch.full((N,), torch.nan), nothing, nothing)
+    with pytest.raises(NonFiniteError, match=f"environment {N * rank}: reward is nan"):
+        NonFiniteGuard("raise", N, torch.device("cpu")).check(step)
 
     with pytest.raises(Exception, match="already holds a run"):
         make_runner(directory / "a").learn(1)
