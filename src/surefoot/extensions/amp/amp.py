@@ -22,6 +22,7 @@ from surefoot.extensions.amp.discriminator import LOSSES, Discriminator, gradien
 from surefoot.extensions.amp.replay import ReplayBuffer
 from surefoot.extensions.amp.rewards import COMBINATIONS, bce_reward, lsgan_reward, wgan_reward
 from surefoot.extensions.amp.windows import WindowCutter
+from surefoot.extensions.weight_schedule import WeightSchedule
 from surefoot.networks.actor_critic import ActorCritic
 from surefoot.networks.normalizers import RunningNormalizer
 from surefoot.types import EnvSpec, Stats
@@ -48,7 +49,10 @@ class AMP(Extension):
     """
 
     iteration: Tensor
+    num_steps: Tensor
+    """0-d int64: steps of each environment so far."""
     num_saturated: Tensor
+    """0-d int64: iterations in a row in which the discriminator was right nearly always."""
 
     def __init__(
         self, config: AMPConfig | Mapping[str, Any], demonstrations: Demonstrations | None = None
@@ -57,8 +61,9 @@ class AMP(Extension):
         self.config = config if isinstance(config, AMPConfig) else AMPConfig.of(config)
         self.demonstrations = demonstrations
         self.combine, self.neutral_style = COMBINATIONS[self.config.combination]
-        self.register_buffer("iteration", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("num_saturated", torch.zeros((), dtype=torch.int64))
+        self.schedule = WeightSchedule.of(self.config.weight_schedule or {})
+        for name in ("iteration", "num_steps", "num_saturated"):
+            self.register_buffer(name, torch.zeros((), dtype=torch.int64))
 
     def setup(self, spec: EnvSpec, policy: ActorCritic) -> None:
         config, self.generator = self.config, spec.generator
@@ -129,9 +134,9 @@ class AMP(Extension):
     def reward(self, rollout: RolloutStorage, reward: Tensor) -> Tensor:
         style = self.config.style_reward_scale * self.style
         self.task = reward
-        return self.combine(
-            reward, torch.where(self.applies, style, self.neutral_style), self.config.style_weight
-        )
+        step = self.num_steps + torch.arange(reward.shape[0], device=reward.device)
+        weight = self.schedule.weight(self.config.style_weight, step).unsqueeze(-1)
+        return self.combine(reward, torch.where(self.applies, style, self.neutral_style), weight)
 
     def _scores(self, windows: Tensor) -> Tensor:
         """Scores [R] of raw windows [R, K, D]."""
@@ -159,23 +164,26 @@ class AMP(Extension):
             "Reward/style": self.config.style_reward_scale * self.mean_style,
             "Amp/usable": masked_mean(self.usable.float(), rollout.mask),
         }
-        iteration = int(self.iteration)
-        if iteration % self.config.disc_update_interval == 0:
-            stats |= self._train()
+        rows = self.usable.flatten().nonzero().squeeze(-1)
+        is_due = int(self.iteration) % self.config.disc_update_interval == 0
+        # without rows in any process there is nothing to learn; momentum alone must not move the weights
+        if is_due and int(distributed.all_sum(torch.tensor(len(rows), device=rows.device))):
+            stats |= self._train(rows)
         if self.replay is not None:
             self._remember(self.replay)
         self._update_normalizer(rollout)
         self.iteration += 1
+        self.num_steps += rollout.num_transitions_per_env
         names, values = list(stats), torch.stack([x.detach().float() for x in stats.values()])
         stats = dict(zip(names, distributed.mean(values).unbind(), strict=True))
         self._watch(stats)
         del self.windows
         return stats
 
-    def _train(self) -> Stats:
-        """Epochs of mini-batches; each is of as many demonstrations as windows of the policy."""
+    def _train(self, rows: Tensor) -> Stats:
+        """Epochs of mini-batches of the windows at `rows` [R], with as many demonstrations."""
         history: dict[str, list[Tensor]] = defaultdict(list)
-        for policy, demo in self._mini_batches():
+        for policy, demo in self._mini_batches(rows):
             # processes with more windows count for more
             share = torch.tensor(float(len(policy)), device=policy.device)
             share = share / distributed.mean(share.clone()).clamp(min=1)
@@ -185,10 +193,9 @@ class AMP(Extension):
                 history[name].append(value.detach())
         return {name: torch.stack(values).mean() for name, values in history.items()}
 
-    def _mini_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def _mini_batches(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Raw windows [B, K, D] of the policy, now and earlier, and of demonstrations."""
         config, windows = self.config, self.windows.flatten(0, 1)
-        rows = self.usable.flatten().nonzero().squeeze(-1)
         has_replay = self.replay is not None and bool(self.replay.num_inserted.any())
         for _ in range(config.disc_num_epochs):
             order = torch.randperm(len(rows), generator=self.generator, device=rows.device)

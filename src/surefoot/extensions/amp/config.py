@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Interval, Len
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from surefoot.algorithm.config import Rate, Weight
 from surefoot.errors import ConfigError, did_you_mean
 from surefoot.networks.config import Activation
 
@@ -65,22 +66,22 @@ class AMPConfig:
     """Least squares to ±1 (`lsgan`), cross-entropy (`bce`) or Wasserstein (`wgan`). Each has its own reward
     of the score d: max(0, 1 - (d-1)²/4); -log(1 - sigmoid(d)), at most 9.21; a sigmoid of d relative to all
     scores."""
-    grad_penalty_scale: Annotated[float, Ge(0)] = 10.0
+    grad_penalty_scale: Weight = 10.0
     """Weight of the squared gradient of the score by the normalised inputs (of its squared distance to 1 for
     `wgan`). Raise: smoother, less certain scores. Lower: sharper ones, until the discriminator saturates and
     the style reward is the same everywhere."""
     grad_penalty_on: Literal["demo", "policy", "both", "interpolated"] = "demo"
     """Where that gradient is taken."""
-    disc_trunk_weight_decay: Annotated[float, Ge(0)] = 1e-4
+    disc_trunk_weight_decay: Weight = 1e-4
     """Weight decay of the discriminator's hidden layers (the factor of the weight in its gradient)."""
-    disc_linear_weight_decay: Annotated[float, Ge(0)] = 1e-2
+    disc_linear_weight_decay: Weight = 1e-2
     """Weight decay of its last layer. Raise: smaller scores, later saturation."""
-    logit_penalty_scale: Annotated[float, Ge(0)] = 0.0
+    logit_penalty_scale: Weight = 0.0
     """Weight of the mean squared score. Raise: keeps scores from drifting, as `bce` and `wgan` do."""
-    input_noise: Annotated[float, Ge(0)] = 0.0
+    input_noise: Weight = 0.0
     """Deviation of noise on the normalised windows that the discriminator learns from. Raise: demonstrations
     that no robot can match exactly are told apart less easily."""
-    disc_learning_rate: Annotated[float, Gt(0)] = 1e-4
+    disc_learning_rate: Rate = 1e-4
     """Adam's step size of the discriminator. Lower where its accuracy stays near 1."""
     disc_max_grad_norm: Annotated[float, Gt(0)] = 1.0
     """Its gradients are scaled down to this norm."""
@@ -101,14 +102,17 @@ class AMPConfig:
     replay_iterations: Annotated[int, Ge(1)] = 50
     """Iterations that the buffer should span: a random part of each rollout enters it. Raise: longer
     memory."""
-    style_reward_scale: Annotated[float, Ge(0)] = 1.0
+    style_reward_scale: Weight = 1.0
     """Factor of the style reward, per environment step; never multiplied by the step's duration. Choose it so
     that `Reward/style` is of the size of `Reward/task`."""
     combination: Literal["lerp", "additive", "multiplicative"] = "lerp"
     """Reward from task t and style s, with w = `style_weight`: (1-w)·t + w·s, t + w·s, or t·(1 - w + w·s).
     The last is for task rewards that are not negative."""
-    style_weight: Annotated[float, Ge(0)] = 0.5
+    style_weight: Weight = 0.5
     """w. Raise: more like the demonstrations, less obedient to the task."""
+    weight_schedule: dict[str, Any] | None = None
+    """`style_weight` over time, in steps of each environment: `{mode: step, final_step, final_value}` or
+    `{mode: linear, initial_step, final_step, final_value}`; null: constant."""
 
     def __post_init__(self) -> None:
         if (self.dataset is None) == (self.motion_files is None):

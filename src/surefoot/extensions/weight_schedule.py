@@ -1,0 +1,70 @@
+"""The weight of an extension's reward over time, in RSL-RL's form."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from surefoot.errors import ConfigError, did_you_mean
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightSchedule:
+    """The weight of a reward over time, counted in steps of each environment from the start of training.
+
+    `constant`; `step` to `final_value` at `final_step`; `linear` from `initial_step` to `final_step`.
+    """
+
+    mode: Literal["constant", "step", "linear"] = "constant"
+    initial_step: int = 0
+    final_step: int | None = None
+    final_value: float | None = None
+
+    def __post_init__(self) -> None:
+        numbers = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)[1:]}
+        for name, value in numbers.items():
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+                raise ConfigError(f"weight_schedule.{name} = {value!r}: expected a number.")
+        if self.mode not in ("constant", "step", "linear"):
+            raise ConfigError(f"weight_schedule.mode {self.mode!r}: expected constant, step or linear.")
+        finals = [self.final_step is not None, self.final_value is not None]
+        if any(finals) if self.mode == "constant" else not all(finals):
+            raise ConfigError(
+                f"weight_schedule: mode '{self.mode}' takes {'no' if self.mode == 'constant' else 'a'} "
+                "final_step and final_value."
+            )
+        if self.initial_step and self.mode != "linear":
+            raise ConfigError(f"weight_schedule.initial_step has no meaning for mode '{self.mode}'.")
+        if self.final_step is not None and not 0 <= self.initial_step < self.final_step:
+            raise ConfigError(
+                f"weight_schedule: final_step {self.final_step} must be above initial_step "
+                f"{self.initial_step}, and that not negative."
+            )
+        if self.final_value is not None and self.final_value < 0:
+            raise ConfigError(f"weight_schedule.final_value {self.final_value} must not be negative.")
+
+    @classmethod
+    def of(cls, keys: Mapping[str, Any]) -> WeightSchedule:
+        """From a mapping of a configuration."""
+        if not isinstance(keys, Mapping):
+            raise ConfigError(f"weight_schedule = {keys!r}: expected a mapping with mode.")
+        known = [f.name for f in dataclasses.fields(cls)]
+        for key in keys:
+            if key not in known:
+                near = did_you_mean(key, known)
+                raise ConfigError(f"unknown key 'weight_schedule.{key}'; known: {', '.join(known)}.{near}")
+        return cls(**keys)
+
+    def weight(self, initial: float, step: Tensor) -> Tensor:
+        """The weight at steps of any shape, where it begins at `initial`."""
+        if self.final_step is None or self.final_value is None:
+            return torch.full_like(step, initial, dtype=torch.get_default_dtype())
+        if self.mode == "step":
+            progress = (step >= self.final_step).to(torch.get_default_dtype())
+        else:
+            progress = ((step - self.initial_step) / (self.final_step - self.initial_step)).clamp(0, 1)
+        return initial + (self.final_value - initial) * progress
