@@ -147,6 +147,29 @@ def test_workers_end_quietly_with_the_environments_that_nobody_needs_any_more(ca
     assert capfd.readouterr().err == ""
 
 
+def test_a_worker_leaves_the_workers_of_another_environment_alone(capfd):
+    gc.disable()
+    try:
+        forgotten = replicate(GymTarget, 2, backend="async")
+        forgotten.itself = forgotten  # a circle, which only a collection ends
+        processes = forgotten._envs.processes
+        del forgotten
+
+        def factory():
+            gc.collect()
+            return GymTarget()
+
+        parent = os.getpid()
+        env = replicate(lambda: factory() if os.getpid() != parent else GymTarget(), 2, backend="async")
+        env.reset(seed=0)
+        assert all(process.is_alive() for process in processes)
+        env.close()
+    finally:
+        gc.enable()
+        gc.collect()
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize("end", ["pass", "raise SystemExit(3)", "env.reset(); raise ValueError('mine')"])
 def test_a_program_that_never_closes_its_environments_ends_and_leaves_no_worker(tmp_path, end):
     script = tmp_path / "train.py"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import queue
 import re
 import signal
@@ -83,9 +84,15 @@ def end_workers_with(owner: object, envs: AsyncVectorEnv[Any, Any]) -> None:
 
     Gymnasium and Python itself would send SIGTERM, and then wait for ever.
     """
-    end = weakref.finalize(owner, end_workers, envs)
+    end = weakref.finalize(owner, _end_workers_of, os.getpid(), envs)
     # registered here, it comes before what multiprocessing has registered
     atexit.register(end)
+
+
+def _end_workers_of(process_id: int, envs: AsyncVectorEnv[Any, Any]) -> None:
+    """A worker inherits everything, and may tidy up what it inherited; the workers are not its own."""
+    if os.getpid() == process_id:
+        end_workers(envs)
 
 
 def dead_workers(processes: Sequence[Any], wait_s: float = 2.0) -> list[str]:
