@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 
 import torch
@@ -12,6 +12,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from surefoot.envs.conform import conform_observations, conform_step
+from surefoot.envs.mirror_check import doubtful_pairs, pairing, wrong_in_the_mirror
 from surefoot.envs.spaces import check_action_space, observation_groups
 from surefoot.envs.trial import EnvReport, SampledActions, TrialRun, copied, difference, record
 from surefoot.envs.vec_env import VecEnv
@@ -38,6 +39,7 @@ def check_env(env: VecEnv, num_steps: int = 200, seed: int = 1) -> EnvReport:
         if report.is_ok:
             _check_seeding(env, seed, report)
             TrialRun(env, seed, report).steps(_run_length(env, num_steps))
+            _check_movement_in_mirror(env, seed, report)
             _check_state(env, seed, report)
     except EnvContractError as error:
         report.problems.append(str(error))
@@ -86,6 +88,22 @@ def _check_mirror(env: VecEnv, mirror: MirrorMap, report: EnvReport) -> None:
             report.problems.append(f"mirror of {what} {fault}.")
     if unmirrored := sorted(set(env.observation_spaces) - set(mirror.observations)):
         report.notes.append(f"mirror leaves out the observation groups {unmirrored}.")
+
+
+def _check_movement_in_mirror(env: VecEnv, seed: int, report: EnvReport) -> None:
+    """What the mirror pairs, and whether names and physics agree."""
+    if env.mirror is None or not report.is_ok:
+        return
+    names: dict[str, Sequence[str]] = {"": getattr(env, "action_names", ())}
+    names |= getattr(env, "observation_names", {})
+    report.mirror = pairing(env.mirror, names)
+    report.notes += [f"mirror: {doubt}." for doubt in doubtful_pairs(env.mirror, names)]
+    if wrong := wrong_in_the_mirror(env, env.mirror, seed):
+        entries = [f"{g}.{names[g][i]}" if g in names else f"{g}[{i}]" for g, i in wrong]
+        report.problems.append(
+            f"mirror: {', '.join(entries[:8])}{' and more' if len(entries) > 8 else ''} move in the mirror "
+            "otherwise than the map says; a sign or a partner is wrong."
+        )
 
 
 def _check_seeding(env: VecEnv, seed: int, report: EnvReport) -> None:

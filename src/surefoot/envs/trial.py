@@ -25,6 +25,8 @@ class EnvReport:
     """Breaches of the contract: training on this environment would be wrong or would stop."""
     notes: list[str] = field(default_factory=list)
     """Worth knowing, or could not be checked."""
+    mirror: list[str] = field(default_factory=list)
+    """What the mirror map pairs, a line for each part."""
     steps_per_second: float = 0.0
     """Environment steps per second, all environments together, without a policy."""
     terminated: int = 0
@@ -36,6 +38,7 @@ class EnvReport:
 
     def __str__(self) -> str:
         lines = [f"problem: {text}" for text in self.problems] + [f"note: {text}" for text in self.notes]
+        lines += self.mirror
         if self.steps_per_second:
             lines.append(
                 f"{self.steps_per_second:,.0f} environment steps/s; episodes ended: {self.terminated} "

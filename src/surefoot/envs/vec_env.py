@@ -15,8 +15,9 @@ from surefoot.types import MirrorMap, Observations, Step
 class VecEnv(Protocol):
     """N environments stepped together, on one device.
 
-    Optional beside these: `state_dict()` / `load_state_dict(state)` for exact resume, and
-    `render() -> uint8 [height, width, 3]` of environment 0.
+    Optional beside these: `state_dict()` / `load_state_dict(state)` for exact resume,
+    `render() -> uint8 [height, width, 3]` of environment 0, and `action_names` (a name per action) and
+    `observation_names` (by group) for messages.
     """
 
     num_envs: int

@@ -88,7 +88,7 @@ def _make(entry: Any, spec: EnvSpec, groups: Sequence[str], key: str) -> Mirror:
             f"Symmetry: {key} {name} is of type {type(found).__name__}; expected a function (observations, "
             "actions) -> (observations, actions), or a MirrorMap."
         )
-    return Mirror(name, cast(MirrorFunction, found))
+    return Mirror(name, cast("MirrorFunction", found))
 
 
 def _product(mirrors: Sequence[Mirror]) -> MirrorFunction:

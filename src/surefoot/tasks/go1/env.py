@@ -69,6 +69,8 @@ class Go1Env:
             for name, group in self._groups.items()
         }
         self.action_space: gymnasium.Space[Any] = gymnasium.spaces.Box(-np.inf, np.inf, (12,), np.float32)
+        self.action_names = JOINTS
+        self.observation_names = {name: group.names for name, group in self._groups.items()}
         mirrors = {name: _as_tensors(*group.mirror()) for name, group in self._groups.items()}
         self.mirror = MirrorMap(mirrors, _as_tensors(*mirror_of(JOINTS)))
 

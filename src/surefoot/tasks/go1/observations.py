@@ -65,7 +65,8 @@ class ObservationGroup:
 
     def __init__(self, entries: dict[str, Entry]) -> None:
         self.entries = entries
-        self.size = sum(len(e.names) for e in entries.values())
+        self.names = [f"{entry}.{name}" for entry, e in entries.items() for name in e.names]
+        self.size = len(self.names)
         sizes = [len(e.names) for e in entries.values()]
         scales = [np.broadcast_to(e.scale, size) for e, size in zip(entries.values(), sizes, strict=True)]
         self.scale: Array = np.concatenate(scales).astype(np.float32)
