@@ -4,8 +4,8 @@
 
 The rollout is of a legged robot's size: 512 environments and 24 steps of 48 observations and 12 actions, for
 networks of 256, 128 and 64 units. Each round times `compute_returns` and `update` of every variant, one after
-the other, in seconds of the processor; medians and the median of the rounds' ratios are printed. `inert` is an
-`Extension()`.
+the other, in seconds of the processor; medians and the median of the rounds' ratios are printed. `inert` is
+an `Extension()`.
 """
 
 from __future__ import annotations
