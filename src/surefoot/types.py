@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from surefoot.errors import EnvContractError
+
 if TYPE_CHECKING:
     import gymnasium
 
@@ -68,10 +70,12 @@ class Step:
         """From RSL-RL's form: `dones` [N] of any dtype, `extras["time_outs"]` [N] where it was the clock, and
         `extras["final_observations"]` where the environment still has them.
         """
-        ended = dones.bool().flatten()
-        time_outs = torch.as_tensor(extras.get("time_outs", False), device=ended.device).bool().flatten()
-        finals = extras.get("final_observations")
-        return cls(observations, rewards, ended & ~time_outs, ended & time_outs, finals)
+        ended, clock = dones.bool(), extras.get("time_outs")
+        clock = torch.as_tensor(False if clock is None else clock, device=ended.device).bool()
+        if clock.dim() and clock.numel() != ended.numel():
+            raise EnvContractError(f"time_outs are {tuple(clock.shape)}, but dones {tuple(ended.shape)}.")
+        clock = clock.reshape(ended.shape) if clock.dim() else clock  # one word for all
+        return cls(observations, rewards, ended & ~clock, ended & clock, extras.get("final_observations"))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hand_made import Task, assert_same_weights, make_ppo, make_spec, weights_of
+from hand_made import Task, assert_same_weights, make_ppo, weights_of
 from torch import Tensor, nn
 
 from surefoot.algorithm.config import PPOConfig
@@ -16,7 +16,7 @@ from surefoot.algorithm.extension import Extension
 from surefoot.algorithm.optimizer import FlatOptimizer
 from surefoot.networks.actor_critic import ActorCritic
 from surefoot.networks.config import ActorConfig, DistributionConfig
-from surefoot.types import Batch, EnvSpec, PolicyOutput
+from surefoot.types import Batch, PolicyOutput
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "schedule": "fixed", "learning_rate": 1.0}
 ZERO = torch.zeros(())
@@ -165,51 +165,7 @@ def test_a_frozen_parameter_stays() -> None:
     assert not torch.equal(before["policy.actor.layers.0.bias"], after["policy.actor.layers.0.bias"])
 
 
-# ---------------------------------------------------------------------- steps that are not made (N07)
-
-
-class BadMiniBatch(Extension):
-    """An auxiliary loss that is NaN (or infinite) in the one mini-batch that is asked for."""
-
-    def __init__(self, bad: int, number: float) -> None:
-        super().__init__()
-        self.bad, self.number, self.calls = bad, number, 0
-        self.states: list[tuple[dict[str, Tensor], list[Any]]] = []
-
-    def setup(self, spec: EnvSpec, policy: ActorCritic) -> None:
-        self.policy = [policy]  # in a list: not a part of this module
-
-    def loss(self, batch: Batch, out: PolicyOutput, policy: ActorCritic) -> dict[str, Tensor]:
-        number = self.number if self.calls == self.bad else 0.0
-        self.calls += 1
-        return {"Aux/bad": out.value.mean() * number}
-
-
-@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
-@pytest.mark.parametrize("number", [math.nan, math.inf])
-@pytest.mark.parametrize("network", ["separate", "shared"])
-def test_a_step_that_would_not_be_finite_is_not_made(network: Any, number: float, optimizer: Any) -> None:
-    config = PPOConfig(num_mini_batches=4, num_learning_epochs=1, optimizer=optimizer)
-    # the third mini-batch of the second iteration
-    ppo = make_ppo(config, network=network, extensions=[BadMiniBatch(4 + 2, number)])
-    states: list[dict[str, Any]] = [ppo.state()]
-    minimize = ppo.optimizer.minimize
-    ppo.optimizer.minimize = lambda *a: (minimize(*a), states.append(ppo.state()))[0]  # type: ignore[method-assign,func-returns-value]
-    good, bad, later = Task().run(ppo, 3)
-    before, after, next_one = states[6], states[7], states[8]
-    rate = "optimizer.rate"  # the KL is finite, so the adaptive rate may move
-    same = {k: v for k, v in before["tensors"].items() if k != rate}
-    assert_same_weights(same, {k: v for k, v in after["tensors"].items() if k != rate})
-    old, new = (s["optimizers"]["optimizer.optimizer"]["state"] for s in (before, after))
-    assert old.keys() == new.keys()
-    for index in old:
-        for key in old[index]:
-            assert torch.equal(torch.as_tensor(old[index][key]), torch.as_tensor(new[index][key])), key
-    assert [m["Loss/skipped_updates"].item() for m in (good, bad, later)] == [0, 1, 0]
-    # the next one trains
-    name = "policy.value_head.weight"
-    assert not torch.equal(next_one["tensors"][name], after["tensors"][name])
-    assert all(x.isfinite().all() for x in ppo.policy.parameters())
+# ---------------------------------------------------------------------- steps that are not made
 
 
 def test_a_bad_reward_skips_updates_and_leaves_the_weights_as_they_were() -> None:
@@ -225,34 +181,7 @@ def test_a_bad_reward_skips_updates_and_leaves_the_weights_as_they_were() -> Non
         assert torch.equal(p, before[name])
 
 
-# ---------------------------------------------------------------------- std (N01)
-
-
-@pytest.mark.parametrize("std_type", ["scalar", "log"])
-def test_a_std_below_its_floor_acts_and_recovers(std_type: Any) -> None:
-    actor = ActorConfig(hidden_dims=[8], distribution=DistributionConfig(std_type=std_type))
-    config = PPOConfig(
-        entropy_coef=0.05, learning_rate=0.01, schedule="fixed", num_mini_batches=2, num_learning_epochs=2
-    )
-
-    def sink(policy: ActorCritic) -> None:
-        with torch.no_grad():
-            policy.action_head.std_param.fill_(-0.5 if std_type == "scalar" else -50.0)
-
-    ppo = make_ppo(config, make_spec(8, 3, 2), num_steps=4, actor=actor, prepare=sink)
-
-    class Indifferent(Task):
-        def transition(self, ppo: Any, actions: Tensor) -> Any:
-            assert actions.isfinite().all()
-            step = super().transition(ppo, actions)
-            step.rewards = torch.randn(8, generator=self.generator)
-            return step
-
-    task = Indifferent()
-    for metrics in task.run(ppo, 3):
-        assert all(x.isfinite() for x in metrics.values())
-    task.run(ppo, 27)
-    assert ppo.policy.action_head.std.min().item() > 0.0011  # the floor is .001
+# ---------------------------------------------------------------------- std
 
 
 def test_the_std_stays_below_its_ceiling() -> None:

@@ -83,55 +83,6 @@ def random_rollout(seed: int, steps: int, envs: int, ends: float = 0.2) -> tuple
 # ---------------------------------------------------------------------- numbers by hand
 
 
-def test_truncation_bootstraps_from_the_final_observation() -> None:
-    # γ = 0.9, λ = 0.8: A2 = .5 + .9·2 - 4 = -1.7;  A1 = .5 + .9·7 - 3 = 3.8, where the chain restarts;
-    # A0 = .5 + .9·3 - 1 + .72·3.8 = 4.936
-    result = advantages(
-        column(0.5, 0.5, 0.5), column(1, 3, 4, 2), flags(0, 0, 0), flags(0, 1, 0), column(0, 7, 0), 0.9, 0.8
-    )
-    assert result == pytest.approx([4.936, 3.8, -1.7])
-
-
-def test_the_current_value_stands_in_where_the_final_observation_is_not_known() -> None:
-    # A1 = .5 + .9·3 - 3 = .2;  A0 = 2.2 + .72·.2 = 2.344
-    result = advantages(
-        column(0.5, 0.5, 0.5), column(1, 3, 4, 2), flags(0, 0, 0), flags(0, 1, 0), column(1, 3, 4), 0.9, 0.8
-    )
-    assert result == pytest.approx([2.344, 0.2, -1.7])
-
-
-@pytest.mark.parametrize(
-    ("gamma", "lam", "expected"),
-    [
-        # A2 = 1 + 0 - 100 = -99;  A1 = 1 - 5 = -4;  A0 = 1 + .99·5 - 5 + .9405·(-4) = -2.812
-        (0.99, 0.95, [-2.812, -4, -99]),
-        # A0 = 1 + 5 - 5 - 4 = -3
-        (1.0, 1.0, [-3, -4, -99]),
-    ],
-)
-def test_a_terminal_row_sees_neither_the_reset_state_nor_a_shifted_flag(
-    gamma: float, lam: float, expected: list[float]
-) -> None:
-    result = advantages(
-        column(1, 1, 1), column(5, 5, 100, 0), flags(0, 1, 0), flags(0, 0, 0), column(0, 0, 0), gamma, lam
-    )
-    assert result == pytest.approx(expected)
-
-
-def test_the_next_value_of_a_truncated_row_is_not_that_of_the_next_episode() -> None:
-    # two one-step episodes: 0 + 1 - 1 and 0 + 100 - 100; 99 would be the neighbour's value
-    result = advantages(column(0, 0), column(1, 100, 100), flags(0, 0), flags(1, 0), column(1, 0), 1.0, 1.0)
-    assert result == [0.0, 0.0]
-
-
-def test_an_episode_that_terminates_at_the_end_of_the_rollout() -> None:
-    # A2 = 1 - 2 = -1;  A1 = 1 + 1.98 - 2 + .9405·(-1) = .0395;  A0 = .98 + .9405·.0395 = 1.01714975
-    result = advantages(
-        column(1, 1, 1), column(2, 2, 2, 50), flags(0, 0, 1), flags(0, 0, 0), column(9, 9, 9), 0.99, 0.95
-    )
-    assert result == pytest.approx([1.01714975, 0.0395, -1.0])
-
-
 def test_terminated_wins_over_truncated() -> None:
     both = gae(column(1), column(2, 3), flags(1), flags(1), column(100), 0.9, 0.8)[0]
     assert both.item() == -1.0  # 1 - 2: neither 3 nor 100
@@ -208,26 +159,6 @@ def test_loop_and_scan_equal_the_plain_float64_loop(
     torch.testing.assert_close(gae(*rollout, gamma, lam)[0], expected, rtol=0, atol=1e-9)
     single = [x.float() if x.is_floating_point() else x for x in rollout]
     torch.testing.assert_close(gae(*single, gamma, lam)[0].double(), expected, rtol=1e-4, atol=1e-4)
-
-
-@law
-@given(seed=st.integers(0, 2**31), ends=st.lists(st.integers(1, 60), min_size=1, max_size=6))
-def test_splitting_a_rollout_into_its_episodes_gives_the_same_numbers(seed: int, ends: list[int]) -> None:
-    steps = sum(ends)
-    reward, value, _, _, bootstrap = random_rollout(seed, steps, 1)
-    terminated, truncated = torch.zeros(2, steps, 1, dtype=torch.bool)
-    last = torch.tensor(ends).cumsum(0) - 1
-    terminated[last[::2]] = True
-    truncated[last[1::2]] = True
-    whole = gae(reward, value, terminated, truncated, bootstrap, 0.97, 0.9)[0]
-    start = 0
-    for stop in (last + 1).tolist():
-        part = slice(start, stop)
-        # what follows the episode is the cut-off observation's value, not the next episode's
-        values = torch.cat([value[part], bootstrap[stop - 1 : stop]])
-        alone = gae(reward[part], values, terminated[part], truncated[part], bootstrap[part], 0.97, 0.9)[0]
-        torch.testing.assert_close(whole[part], alone, rtol=0, atol=1e-12)
-        start = stop
 
 
 def test_discounted_sum_of_ones_is_a_geometric_series() -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from hand_made import Task, make_identity_critic, make_ppo, make_spec
+from hand_made import Task, advantage_of, make_identity_critic, make_ppo, make_spec, see
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -16,58 +14,6 @@ from surefoot.algorithm.ppo import PPO
 from surefoot.types import Step
 
 RAW = PPOConfig(gamma=0.9, lam=0.8, num_mini_batches=1, num_learning_epochs=1)
-
-
-def see(*values: float) -> dict[str, Tensor]:
-    """An observation per environment, which is its value too."""
-    return {"policy": torch.tensor(values, dtype=torch.float32).unsqueeze(-1)}
-
-
-def advantage_of(ppo: PPO) -> Tensor:
-    """[T, N], before normalisation."""
-    return ppo.storage.returns - ppo.storage.values[:-1]
-
-
-def play(final: dict[str, Tensor] | None, form: str, **details: Any) -> PPO:
-    """V = [1, 3, 4], a time limit at step 1, value 2 after the rollout, rewards 0.5."""
-    ppo = make_identity_critic(RAW)
-    values = [1.0, 3.0, 4.0, 2.0]
-    for t in range(3):
-        ppo.act(see(values[t]))
-        obs, reward, over = see(values[t + 1]), torch.tensor([0.5]), torch.tensor([t == 1])
-        if form == "step":
-            ppo.process_env_step(Step(obs, reward, torch.tensor([False]), over, final, **details))
-        else:
-            extras = {"time_outs": over} | ({} if final is None else {"final_observations": final})
-            ppo.process_env_step(obs, reward, over.long(), extras)
-    ppo.compute_returns(see(values[3]))
-    return ppo
-
-
-@pytest.mark.parametrize("form", ["step", "rsl_rl"])
-def test_a_time_limit_is_valued_by_the_final_observation(form: str) -> None:
-    # see test_returns.py for the arithmetic
-    ppo = play(see(7.0), form)
-    assert advantage_of(ppo).flatten().tolist() == pytest.approx([4.936, 3.8, -1.7], abs=1e-5)
-    assert ppo.bootstrap == "final"
-
-
-@pytest.mark.parametrize("form", ["step", "rsl_rl"])
-def test_without_final_observations_the_current_value_stands_in_and_is_named(form: str) -> None:
-    ppo = play(None, form)
-    assert advantage_of(ppo).flatten().tolist() == pytest.approx([2.344, 0.2, -1.7], abs=1e-5)
-    assert ppo.bootstrap == "current"
-
-
-def test_a_final_observation_that_is_not_real_is_not_used() -> None:
-    ppo = play(see(7.0), "step", final_known=torch.tensor([False]))
-    assert advantage_of(ppo).flatten().tolist() == pytest.approx([2.344, 0.2, -1.7], abs=1e-5)
-
-
-def test_how_time_limits_were_valued_is_still_known_after_the_update() -> None:
-    ppo = play(see(7.0), "step")
-    ppo.update()
-    assert ppo.bootstrap == "final"
 
 
 def test_nan_in_final_observations_of_rows_that_did_not_end_has_no_effect() -> None:
@@ -81,37 +27,6 @@ def test_nan_in_final_observations_of_rows_that_did_not_end_has_no_effect() -> N
     ppo.compute_returns(see(1.0, 1.0))
     assert ppo.storage.returns.isfinite().all()
     assert ppo.storage.returns[1, 1].item() == pytest.approx(1 + 0.9 * 7)
-
-
-TIME_OUTS: list[Any] = [
-    torch.tensor([True, False, False, False]),
-    torch.tensor([1, 0, 0, 0]),
-    torch.tensor([1.0, 0.0, 0.0, 0.0]),
-    torch.tensor([[1], [0], [0], [0]]),
-    [1, 0, 0, 0],
-    torch.tensor([True, False, False, False]).numpy(),
-]
-
-
-@pytest.mark.parametrize(
-    "time_outs", TIME_OUTS, ids=lambda x: f"{type(x).__name__}-{getattr(x, 'dtype', '')}"
-)
-def test_only_truncated_environments_are_bootstrapped_whatever_the_form_of_the_mask(time_outs: Any) -> None:
-    ppo = make_identity_critic(RAW, num_envs=4, num_steps=1)
-    ppo.act(see(10, 20, 30, 40))
-    ppo.process_env_step(see(0, 0, 0, 0), torch.ones(4), torch.tensor([1, 1, 0, 0]), {"time_outs": time_outs})
-    ppo.compute_returns(see(0, 0, 0, 0))
-    # environment 0: 1 + .9·V(s) = 1 + 9; 1: terminated; 2 and 3: the next value is 0
-    assert ppo.storage.returns[0].tolist() == pytest.approx([10, 1, 1, 1], abs=1e-5)
-
-
-@pytest.mark.parametrize("extras", [{}, {"time_outs": False}])
-def test_without_time_outs_every_end_is_a_termination(extras: dict[str, Any]) -> None:
-    ppo = make_identity_critic(RAW, num_envs=2, num_steps=1)
-    ppo.act(see(10, 20))
-    ppo.process_env_step(see(5, 5), torch.ones(2), torch.tensor([True, False]), extras)
-    ppo.compute_returns(see(5, 5))
-    assert ppo.storage.returns[0].tolist() == pytest.approx([1, 1 + 0.9 * 5])
 
 
 def test_terminated_wins_over_truncated_in_the_storage_too() -> None:

@@ -31,7 +31,8 @@ def test_limits_may_differ_per_environment() -> None:
     ("episodes", "truncations"),
     [
         ([(0, 10)] * 5, 1),  # a time limit was reported
-        ([(0, 10)] * 4 + [(1, 9)], 0),  # an episode ended early
+        ([(0, 9), (1, 7)] * 20, 0),  # episodes end early
+        ([(0, 10)] * 3 + [(1, 9)] * 30, 0),  # three reach it by chance
         ([(0, 10)] * 2, 0),  # too few to tell
         ([], 0),
     ],

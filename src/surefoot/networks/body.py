@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -131,15 +132,24 @@ def _num_features(network: nn.Module, width: int, what: str) -> int:
     """F of a user's network, found by trying it."""
     if not isinstance(network, nn.Module):
         raise ConfigError(f"{what}: expected a torch.nn.Module, got {type(network).__name__}.")
+    x = torch.randn(4, width, generator=torch.Generator().manual_seed(0))
     try:
         with torch.no_grad():
-            out = network.eval()(torch.zeros(2, width))
+            out = network.eval()(x)
     except (RuntimeError, TypeError) as error:
         raise ConfigError(f"{what} does not take inputs of width {width}: {error}") from error
-    if not isinstance(out, Tensor) or out.dim() != 2 or out.shape[0] != 2:
+    if not isinstance(out, Tensor) or out.dim() != 2 or out.shape[0] != len(x):
         shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise ConfigError(f"{what}: expected features [..., F] from inputs [..., {width}], got {shape}.")
-    network.train()
+    trial = copy.deepcopy(network.train())
+    with torch.no_grad():
+        passes = [trial(x), trial(x), trial(x[:2])]
+    if not all(torch.allclose(y, out[: len(y)], atol=1e-5) for y in passes):
+        raise ConfigError(
+            f"{what}: its features of one observation change from call to call or with the rest of the batch, "
+            "as with dropout or batch normalisation. The policy that learns would not be the one that acted; "
+            "use layer normalisation, or none."
+        )
     return out.shape[1]
 
 

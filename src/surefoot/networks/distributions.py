@@ -12,6 +12,8 @@ from torch.nn import functional
 from typing_extensions import Self
 
 LOG_2PI = math.log(2 * math.pi)
+LARGEST_LOGIT = 1e30
+"""Logits are kept within ± this: no probability changes, and sums of log-probabilities stay finite."""
 MAX_BETA = 1 - 1e-6
 """A Beta's sample is kept this far inside of ±1: at the edge its density is 0, or infinite."""
 
@@ -167,10 +169,10 @@ class Categorical:
 
     @property
     def log_probs(self) -> Tensor:
-        """[..., A, K], with the smallest finite number in place of log 0, so that 0 · log 0 = 0 and gradients
-        stay finite.
+        """[..., A, K], with a finite number in place of log 0, so that 0 · log 0 = 0 and gradients stay
+        finite.
         """
-        finite = self.logits.clamp(min=torch.finfo(self.logits.dtype).min / 4)
+        finite = self.logits.clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
         return functional.log_softmax(finite, dim=-1)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
@@ -210,7 +212,7 @@ class Bernoulli:
     @property
     def log_probs(self) -> tuple[Tensor, Tensor]:
         """Log P(0) and log P(1), each [..., A], finite as in Categorical."""
-        finite = self.logits.clamp(min=torch.finfo(self.logits.dtype).min / 4)
+        finite = self.logits.clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
         return functional.logsigmoid(-finite), functional.logsigmoid(finite)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:

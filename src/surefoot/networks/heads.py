@@ -20,6 +20,9 @@ from surefoot.types import Distribution
 
 spaces = gymnasium.spaces
 
+GSDE_MARGIN = 5.0
+"""By how much the logarithm of a deviation σ_fa of gSDE may leave that of `std_range`."""
+
 
 class Head(nn.Module, ABC):
     """Features [..., F] to a distribution over raw actions [..., A]."""
@@ -121,7 +124,8 @@ class StateDependentHead(MeanHead):
 
     With `gsde` (Raffin et al. 2022, arXiv:2005.05719) the noise too: ε(s) = features(s) · W, where W is drawn
     once for many steps, element fa with deviation σ_fa. At one state it is Gaussian, with the deviation
-    √(Σ_f features_f² σ_fa²); the gradient of the deviation stops at the features, as there.
+    √(Σ_f features_f² σ_fa²); the gradient of the deviation stops at the features, as there. Each σ_fa too is
+    bounded, so that none can overflow, or become too small to grow again.
     """
 
     def __init__(
@@ -148,7 +152,8 @@ class StateDependentHead(MeanHead):
             log_std = at_least_float32(self.log_std(features))
             std = straight_through_clamp(log_std, math.log(self.low), math.log(self.high)).exp()
             return self.gaussian(mean, std)
-        sigma, latent = self.log_std.exp(), features.detach()
+        sigma = straight_through_clamp(self.log_std, *self._log_bounds()).exp()
+        latent = features.detach()
         free = at_least_float32((latent.square() @ sigma.square() + 1e-12).sqrt())
         std = straight_through_clamp(free, self.low, self.high)
         noise = None
@@ -166,6 +171,15 @@ class StateDependentHead(MeanHead):
 
     def end_exploration(self) -> None:
         self._noise = None
+
+    @torch.no_grad()
+    def project(self) -> None:
+        if isinstance(self.log_std, nn.Parameter):
+            self.log_std.clamp_(*self._log_bounds())
+
+    def _log_bounds(self) -> tuple[float, float]:
+        """Of gSDE's parameter: wider than the range, since features need not be of size 1."""
+        return math.log(self.low) - GSDE_MARGIN, math.log(self.high) + GSDE_MARGIN
 
 
 class BetaHead(Head):
