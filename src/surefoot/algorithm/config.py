@@ -14,7 +14,7 @@ LARGEST_RATE = 1.0
 """A larger step moves every weight by more than its own size, and the networks overflow."""
 Rate = Annotated[float, Gt(0), Le(LARGEST_RATE)]
 Weight = Annotated[float, Ge(0), Le(LARGEST_VALUE)]
-"""Of a term of the loss; the gradient's square stays a float32."""
+"""Of a term of the loss or of the reward."""
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,17 @@ from itertools import pairwise
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Len
+from annotated_types import Ge, Le, Len
 from torch import Tensor
 
 from surefoot.errors import ConfigError
 
 KL_ROUNDING = 1e-7
 """A mean KL below this is float32 rounding: the policy has not moved."""
+
+LARGEST_VALUE = 1e6
+"""Of a schedule and of every weight in the loss: beyond, gradients no longer fit into a float32."""
+Value = Annotated[float, Ge(0), Le(LARGEST_VALUE)]
 
 
 @dataclass(frozen=True)
@@ -25,14 +29,14 @@ class ScheduleConfig:
 
     type: Literal["fixed", "linear", "cosine", "piecewise"] = "fixed"
     """Shape: `fixed`; `linear` or `cosine` from `initial` to `final`; `piecewise` linear through `points`."""
-    initial: Annotated[float, Ge(0)] | None = None
+    initial: Value | None = None
     """Value at iteration 0. Default: the key that is scheduled (`learning_rate`, `clip_param`,
     `entropy_coef`)."""
-    final: Annotated[float, Ge(0)] = 0.0
+    final: Value = 0.0
     """Value at `horizon` and after it."""
     horizon: Annotated[int, Ge(1)] | None = None
     """Iterations from `initial` to `final`. Default: `max_iterations`."""
-    points: Annotated[list[tuple[int, float]], Len(1)] | None = None
+    points: Annotated[list[tuple[Annotated[int, Ge(0)], Value]], Len(1)] | None = None
     """For `piecewise`: `[[iteration, value], ...]` in rising order of iteration."""
 
     def __post_init__(self) -> None:
@@ -42,6 +46,11 @@ class ScheduleConfig:
             )
         if self.points and [i for i, _ in self.points] != sorted({i for i, _ in self.points}):
             raise ConfigError(f"schedule points {self.points}: iterations must rise.")
+
+    @property
+    def largest(self) -> float:
+        """Of the values that it names."""
+        return max(self.initial or 0.0, self.final, *(value for _, value in self.points or ()))
 
 
 def schedule_value(config: ScheduleConfig | None, initial: float, horizon: int, iteration: int) -> float:

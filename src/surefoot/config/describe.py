@@ -29,6 +29,11 @@ _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: 
 _PLURALS = {int: "whole numbers", float: "numbers", str: "texts", dict: "mappings"}
 
 
+def is_plain(hint: Any) -> bool:
+    """Whether every value of the type is a single number, truth value, text or null."""
+    return all(base_type(arm) is Literal or base_type(arm) in _NAMES for arm in members(hint))
+
+
 def describe(hint: Any) -> str:
     """The type in words: `a number above 0, or null`."""
     arms = members(hint)
@@ -39,7 +44,7 @@ def describe(hint: Any) -> str:
 def _describe_one(hint: Any) -> str:
     if get_origin(hint) is Annotated:
         inner, *limits = get_args(hint)
-        text = _describe_one(inner) + "".join(f" {_limit(x)}" for x in limits if not isinstance(x, Len))
+        text = _describe_one(inner) + " and".join(f" {_limit(x)}" for x in limits if not isinstance(x, Len))
         return (
             text.replace("a list", "a non-empty list", 1) if any(isinstance(x, Len) for x in limits) else text
         )
@@ -50,6 +55,8 @@ def _describe_one(hint: Any) -> str:
         item = arguments[0]
         if base_type(item) is Literal:
             return f"a list from {', '.join(choices(item))}"
+        if base_type(item) is tuple:
+            return f"a list of {_describe_one(item)}"
         limits = get_args(item)[1:] if get_origin(item) is Annotated else ()
         return f"a list of {_PLURALS.get(base_type(item), 'lists')}" + "".join(
             f" {_limit(x)}" for x in limits

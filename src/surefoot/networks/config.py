@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
 from surefoot.errors import ConfigError
 
+Deviation = Annotated[float, Ge(1e-6), Le(1e6)]
+"""A smaller one is below the rounding of the action itself; the square of a larger ratio is no float32."""
 Activation = Literal["elu", "relu", "leaky_relu", "tanh", "silu", "gelu"]
 
 
@@ -28,7 +30,7 @@ class DistributionConfig:
     """What is learned: the deviation itself (`scalar`) or its logarithm (`log`), one per action; a deviation
     for each observation (`state_dependent`); or noise that is a function of the features and lasts over many
     steps, so that motion stays smooth (`gsde`, Raffin et al. 2022)."""
-    std_range: tuple[Annotated[float, Gt(0)], Annotated[float, Gt(0)]] = (0.001, 10.0)
+    std_range: tuple[Deviation, Deviation] = (0.001, 10.0)
     """Bounds of the deviation. A lower ceiling stops exploration growing without end; a higher floor keeps
     some."""
     gsde_interval: Annotated[int, Ge(1)] | None = None
@@ -133,7 +135,7 @@ class ActorConfig(NetworkConfig):
 
     last_activation: Literal["tanh"] | None = None
     """`tanh` bounds the mean to [-1, 1] without squashing the samples."""
-    last_layer_gain: Annotated[float, Gt(0)] = 0.01
+    last_layer_gain: Annotated[float, Gt(0), Le(1e3)] = 0.01
     """Gain of the last layer's initial weights. Small: the first actions are centred, whatever the
     observation."""
     mirror: bool = False
@@ -160,7 +162,7 @@ class ActorConfig(NetworkConfig):
 class CriticConfig(NetworkConfig):
     """The value network."""
 
-    last_layer_gain: Annotated[float, Gt(0)] = 1.0
+    last_layer_gain: Annotated[float, Gt(0), Le(1e3)] = 1.0
     """Gain of the last layer's initial weights."""
     value_normalization: bool = False
     """Learn values in units of their running deviation (PopArt, van Hasselt et al. 2016). Switch on where
