@@ -23,9 +23,10 @@ from surefoot.algorithm.config import PPOConfig
 from surefoot.algorithm.extension import Extension
 from surefoot.algorithm.ppo import PPO
 from surefoot.extensions.rnd import RND
+from surefoot.extensions.symmetry import Symmetry
 from surefoot.networks.actor_critic import ActorCritic
 from surefoot.networks.config import ActorConfig, CriticConfig
-from surefoot.types import EnvSpec, Step
+from surefoot.types import EnvSpec, MirrorMap, Step
 
 NUM_ENVS, NUM_STEPS, NUM_OBS, NUM_ACTIONS = 512, 24, 48, 12
 
@@ -33,8 +34,17 @@ VARIANTS: dict[str, Callable[[], list[Extension]]] = {
     "none": list,
     "inert": lambda: [Extension()],
     "RND": lambda: [RND()],
+    "mirrored rows": lambda: [Symmetry(use_data_augmentation=True)],
+    "mirror loss": lambda: [Symmetry(use_mirror_loss=True)],
+    "both": lambda: [Symmetry(use_data_augmentation=True, use_mirror_loss=True)],
 }
 """The first is what the others are compared with."""
+
+
+def swapped_pairs(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A mirror in which neighbours change places, every other pair with its sign."""
+    sign = torch.tensor([-1.0, -1.0, 1.0, 1.0]).repeat(size // 4)
+    return torch.arange(size).view(-1, 2).flip(1).flatten(), sign
 
 
 def make_ppo(extensions: list[Extension]) -> PPO:
@@ -42,6 +52,7 @@ def make_ppo(extensions: list[Extension]) -> PPO:
         {"policy": gymnasium.spaces.Box(-np.inf, np.inf, (NUM_OBS,))},
         gymnasium.spaces.Box(-np.inf, np.inf, (NUM_ACTIONS,)),
         NUM_ENVS,
+        mirror=MirrorMap({"policy": swapped_pairs(NUM_OBS)}, swapped_pairs(NUM_ACTIONS)),
     )
     torch.manual_seed(0)
     sizes = [256, 128, 64]
@@ -80,7 +91,7 @@ def main() -> None:
     for name in VARIANTS:
         seconds = statistics.median(r[name] for r in rounds)
         ratio = statistics.median(r[name] / r[first] for r in rounds)
-        print(f"{name:10} {seconds:.3f} s  ratio {ratio:.3f}")
+        print(f"{name:14} {seconds:.3f} s  ratio {ratio:.3f}")
 
 
 if __name__ == "__main__":
