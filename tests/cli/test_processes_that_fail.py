@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -67,6 +68,13 @@ class Warns(Env):
             warnings.warn("the same everywhere")
             if os.environ["RANK"] == "1":
                 warnings.warn("process 1 alone")
+
+
+class CrashesOnce(Env):
+    def fail(self):
+        if self.count == 3 and not Path("crashed").exists():
+            Path("crashed").touch()
+            raise ValueError("boom")
 
 
 class Slow(Env):
@@ -192,6 +200,19 @@ def test_an_error_in_a_worker_is_one_line_with_its_file_and_line(tmp_path):
     assert errors.count("\n") == 1, errors
     assert "raised ValueError in step(): boom" in errors
     assert f"({tmp_path}/task_that_crashes.py:" in errors
+
+
+def test_a_worker_that_crashes_is_started_again_and_its_traceback_is_shown(tmp_path):
+    workers = "--set env.backend=async --set env.restart_workers=true"
+    line = f"train task:CrashesOnce --iterations 2 --run-dir run {TINY} {workers}"
+    process = start_task(tmp_path, line)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    first, *trace = errors.splitlines()
+    assert re.match(r"warning: environment \d raised ValueError in step\(\): boom .*A new environment", first)
+    assert trace[0] == "Traceback (most recent call last):"
+    assert '    raise ValueError("boom")' in [line.rstrip() for line in trace]
+    assert [r["Data/restarts"] for r in records(tmp_path / "run")] == [1, 0]
 
 
 # --- one directory for one run

@@ -41,6 +41,7 @@ def minimal(**extra: object) -> dict[str, object]:
         "observations": None,
         "episodes": {},
         "guard": {},
+        "masks": {},
         "rng": {},
         "processes": [],
         **extra,

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from surefoot.distributed import global_index
 from surefoot.errors import EnvContractError
 
 PLAIN_GROUP = "policy"
@@ -69,6 +70,20 @@ def tensor_shape(space: spaces.Space[Any]) -> tuple[int, ...]:
     shape = space.shape
     assert shape is not None, "leaf spaces have a shape"
     return tuple(shape)
+
+
+def check_counted(space: spaces.Space[Any], values: np.ndarray[Any, Any], name: str) -> None:
+    """Refuse a number [N, ...] that a Discrete or MultiDiscrete space does not have."""
+    assert isinstance(space, (spaces.Discrete, spaces.MultiDiscrete))
+    low = space.start
+    high = low + (space.n if isinstance(space, spaces.Discrete) else space.nvec)
+    outside = (values < low) | (values >= high)
+    if outside.any():
+        env, *entry = (int(i) for i in np.argwhere(outside)[0])
+        raise EnvContractError(
+            f"environment {global_index(env, len(values))} gave {values[(env, *entry)]} in the observation "
+            f"group '{name}', which its space {space} does not have."
+        )
 
 
 def _leaf(space: spaces.Space[Any], what: str) -> spaces.Space[Any]:

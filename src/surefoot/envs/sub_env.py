@@ -40,7 +40,7 @@ class SubEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         except Exception as error:
             raise self._named(error, "reset") from error
         if fault := shape_fault(self.observation_space, observation):
-            raise EnvContractError(f"environment {self.index}: reset() returned an observation{fault}")
+            raise EnvContractError(f"environment {self.number}: reset() returned an observation{fault}")
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -74,7 +74,7 @@ class SubEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         if array.size != 1 or array.dtype.kind not in "biuf":
             what = f"shape {array.shape}" if array.dtype.kind in "biuf" else f"type {type(reward).__name__}"
             raise EnvContractError(
-                f"environment {self.index}: step() returned a reward of {what}; expected a single number."
+                f"environment {self.number}: step() returned a reward of {what}; expected a single number."
             )
         return array.item()
 
