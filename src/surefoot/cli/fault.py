@@ -1,4 +1,4 @@
-"""`surefoot fault`: what was in the mini-batch whose update was skipped."""
+"""`surefoot fault`: what was in the mini-batch whose update was skipped, or in the step that ended a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from surefoot.cli import debug_option
 @click.argument("file", metavar="FILE")
 @debug_option
 def command(file: str) -> None:
-    """Show the record of a skipped update: where it happened, and which numbers were not finite or huge."""
+    """Show the record of a skipped update, or of a step that was not finite: where it happened, and which
+    numbers were not finite or huge.
+    """
     from surefoot.training.faults import describe_fault, load_fault
 
     click.echo(describe_fault(load_fault(Path(file))))
