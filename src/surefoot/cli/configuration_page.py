@@ -20,6 +20,7 @@ from surefoot.algorithm.schedules import ScheduleConfig
 from surefoot.config import TrainConfig
 from surefoot.config.describe import describe
 from surefoot.config.names import NOTES, OTHER_TRAINERS, section_types
+from surefoot.extensions.amp.config import AMPConfig
 
 _HEAD = """# Configuration
 
@@ -53,6 +54,7 @@ def page() -> str:
         "## Schedules\n\n`algorithm.schedule`, `algorithm.clip_schedule` and `algorithm.entropy_schedule` "
         f"take a mapping of these keys.\n\n{_table(rows(ScheduleConfig))}"
     )
+    parts.append(f"## `algorithm.amp_cfg`\n\n{_summary(AMPConfig)}\n\n{_table(rows(AMPConfig))}")
     foreign = [
         f"| `{theirs}` | {f'`{ours}`' if ours else ''} | {NOTES.get(theirs, '')} |"
         for theirs, ours in OTHER_TRAINERS.items()

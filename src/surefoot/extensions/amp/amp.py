@@ -69,12 +69,12 @@ class AMP(Extension):
         config, self.generator = self.config, spec.generator
         size = self._group_size(spec, config.obs_group, "obs_group")
         if config.mask_group is not None and self._group_size(spec, config.mask_group, "mask_group") != 1:
-            raise ConfigError(f"mask_group '{config.mask_group}' must be one number per environment.")
+            raise ConfigError(f"AMP: mask_group '{config.mask_group}' must be one number per environment.")
         self.dataset = self._dataset(spec)
         if self.dataset.num_features != size:
             raise ConfigError(
-                f"the demonstrations have {self.dataset.num_features} features and the observation group "
-                f"'{config.obs_group}' has {size}; both must be computed alike."
+                f"AMP: the demonstrations have {self.dataset.num_features} features and the observation "
+                f"group '{config.obs_group}' has {size}; both must be computed alike."
             )
         self.cutter = WindowCutter(spec.num_envs, config.num_frames, size)
         self.normalizer = RunningNormalizer(size)
@@ -100,12 +100,12 @@ class AMP(Extension):
         spaces = spec.observation_spaces
         if group not in spaces:
             raise ConfigError(
-                f"{key} '{group}': the environment has no such observation group; it has {sorted(spaces)}."
-                f"{did_you_mean(group, spaces)}"
+                f"AMP: {key} '{group}': the environment has no such observation group; it has "
+                f"{sorted(spaces)}.{did_you_mean(group, spaces)}"
             )
         shape = spaces[group].shape
         if shape is None or len(shape) != 1:
-            raise ConfigError(f"{key} '{group}' has the space {spaces[group]}; expected a vector.")
+            raise ConfigError(f"AMP: {key} '{group}' has the space {spaces[group]}; expected a vector.")
         return shape[0]
 
     def _dataset(self, spec: EnvSpec) -> MotionDataset:
