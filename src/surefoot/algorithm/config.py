@@ -99,8 +99,8 @@ class PPOConfig:
     enable_aux_loss: bool = False
     """Train what predicts: `actor.estimator`, and networks of your own that have `aux_losses(batch, out)`."""
     aux_loss_coef: Weight = 1.0
-    """Weight of those losses, of the estimator the mean squared error. Raise: better predictions, slower policy
-    where they share layers."""
+    """Weight of those losses, of the estimator the mean squared error. Raise: better predictions, slower
+    policy where they share layers."""
     rnd_cfg: dict[str, Any] | None = None
     """Random network distillation, a bonus for new observations: `{weight: 0.1, ...}`, keys as in
     `surefoot.extensions.rnd:RND`; null: none. Switch on where rewards are too rare to be found by chance."""
@@ -109,8 +109,8 @@ class PPOConfig:
     and `{use_mirror_loss: true, mirror_loss_coeff: 1.0}` draws the policy to its mirror image; keys as in
     `surefoot.extensions.symmetry:Symmetry`. null: none."""
     amp_cfg: dict[str, Any] | None = None
-    """Adversarial motion priors, for class_name `PPOAMP`: `{dataset: package.module:function, ...}`, keys as in
-    `surefoot.extensions.amp.config:AMPConfig`. A reward for moving as in motion clips."""
+    """Adversarial motion priors, for class_name `PPOAMP`: `{dataset: package.module:function, ...}`, keys as
+    in `surefoot.extensions.amp.config:AMPConfig`. A reward for moving as in motion clips."""
     use_mixed_precision: bool = False
     """Run the networks' bodies in bfloat16; heads, probabilities, losses and normalisers stay float32. Faster
     on accelerators with large networks, seldom on a CPU."""
@@ -136,16 +136,17 @@ class PPOConfig:
             )
         if self.learning_rate == 0 and self.critic_learning_rate is not None:
             raise ConfigError(
-                f"critic_learning_rate ({self.critic_learning_rate}) keeps its ratio to learning_rate, which is "
-                "0; leave it out, or make learning_rate very small."
+                f"critic_learning_rate ({self.critic_learning_rate}) keeps its ratio to learning_rate, which "
+                "is 0; leave it out, or make learning_rate very small."
             )
         low, high = self.lr_bounds
         if low > high:
             raise ConfigError(f"lr_bounds [{low}, {high}]: the lower bound is above the upper one.")
 
-        if isinstance(self.schedule, ScheduleConfig) and self.schedule.largest > LARGEST_RATE:
+        largest = self.schedule.largest if isinstance(self.schedule, ScheduleConfig) else 0.0
+        if largest > LARGEST_RATE:
             raise ConfigError(
-                f"schedule: a learning rate of {self.schedule.largest:g}; expected at most {LARGEST_RATE:g}."
+                f"schedule reaches a learning rate of {largest:g}; expected at most {LARGEST_RATE:g}."
             )
 
     @property
