@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import torch
 
 from surefoot.algorithm.config import PPOConfig
 from surefoot.algorithm.extension import Extension
 from surefoot.algorithm.rollout_storage import RolloutStorage
 from surefoot.algorithm.sequences import default_sequence_length
+from surefoot.algorithm.stored import stored_dtype
 from surefoot.errors import ConfigError
 from surefoot.networks.actor_critic import ActorCritic
 from surefoot.types import EnvSpec
@@ -47,13 +54,37 @@ def make_storage(
                 f"an extension reads the observation group '{group}', which the environment does not give; "
                 f"it has {sorted(spec.observation_spaces)}."
             )
+    spaces, dtype = {g: spec.observation_spaces[g] for g in groups}, policy.inputs.like.dtype
+    _check_memory(spaces, num_envs, num_steps, dtype, spec.device)
     return RolloutStorage(
         num_envs,
         num_steps,
-        {g: spec.observation_spaces[g] for g in groups},
+        spaces,
         keep_terminal=bool(read_by_extensions),
         device=spec.device,
-        dtype=policy.inputs.like.dtype,
+        dtype=dtype,
         sequence_length=length,
         burn_in=config.burn_in,
     )
+
+
+def _check_memory(
+    spaces: Mapping[str, gymnasium.Space[Any]],
+    num_envs: int,
+    num_steps: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> None:
+    """Refuse what can never fit; an operating system may grant it, and end the process when it is written."""
+    numbers = {g: (num_steps + 1) * num_envs * math.prod(s.shape or ()) for g, s in spaces.items()}
+    needed = sum(n * stored_dtype(spaces[g], dtype).itemsize for g, n in numbers.items())
+    if device.type == "cuda":
+        there = torch.cuda.get_device_properties(device).total_memory
+    else:
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise ConfigError(
+            f"a rollout of {num_envs} environments x {num_steps} steps needs "
+            f"{needed / 1e9:.1f} GB, and {device} has {there / 1e9:.1f} GB: lower num_envs or "
+            "num_steps_per_env."
+        )

@@ -16,6 +16,9 @@ from surefoot.types import Batch, Hidden
 if TYPE_CHECKING:
     from surefoot.algorithm.rollout_storage import RolloutStorage
 
+LARGE = 2**26
+"""Bytes of a field of the rollout above which it is gathered for each mini-batch, not for the whole epoch."""
+
 
 def flat_mini_batches(
     rollout: RolloutStorage,
@@ -26,8 +29,8 @@ def flat_mini_batches(
 ) -> Iterator[Batch]:
     """As `RolloutStorage.mini_batch_generator`."""
     rows, fields = rollout.valid_rows(), _fields(rollout)
-    # one gather per epoch, the mini-batches are slices of it; a second copy of all pixels would be too much
-    late = {name: x for name, x in fields.items() if x.dtype == torch.uint8}
+    # one gather per epoch, the mini-batches are slices of it; no second copy of what is large
+    late = {name: x for name, x in fields.items() if x.dtype == torch.uint8 or x.nbytes > LARGE}
     early = {name: x for name, x in fields.items() if name not in late}
     for _ in range(num_epochs):
         order = permutation

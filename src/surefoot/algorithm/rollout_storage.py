@@ -11,7 +11,7 @@ from torch import Tensor
 
 from surefoot.algorithm.mini_batches import flat_mini_batches, sequence_mini_batches
 from surefoot.algorithm.sequences import Sequences, sequence_starts
-from surefoot.algorithm.stored import FinalObservations, rows_like, stored_dtype
+from surefoot.algorithm.stored import FinalObservations, as_vector, rows_like, stored_dtype, write_row
 from surefoot.errors import EnvContractError
 from surefoot.types import Batch, Hidden, Observations, Step
 
@@ -39,6 +39,7 @@ class RolloutStorage:
 
     actions: Tensor
     distribution: dict[str, Tensor]
+    inputs: dict[str, Tensor]
     actions_log_prob: Tensor
     values: Tensor
     advantages: Tensor
@@ -70,7 +71,7 @@ class RolloutStorage:
         self.valid = torch.ones(rows, dtype=torch.bool, device=device)
         self.is_first = torch.zeros(rows[0] + 1, num_envs, dtype=torch.bool, device=device)
         self.is_first[-1] = True
-        self.distribution, self.inputs = {}, {}
+        self.distribution = {}
         self.sequence_length, self.burn_in = sequence_length or num_transitions_per_env, burn_in
         self.starts = sequence_starts(num_transitions_per_env, self.sequence_length, burn_in)
         self.hidden: dict[str, Tensor] = {}
@@ -85,6 +86,7 @@ class RolloutStorage:
         self.is_first[0] = self.is_first[-1]
         self.finals.clear()
         self._next_observations: dict[str, Tensor] | None = None
+        self.inputs = {}
         self.sequences: Sequences | None = None
 
     def add_action(
@@ -103,7 +105,7 @@ class RolloutStorage:
             num_steps = self.num_transitions_per_env
             self.actions = rows_like(actions, num_steps, self.dtype)
             self.distribution = {n: rows_like(x, num_steps, self.dtype) for n, x in params.items()}
-        self._write_observations(self.step, observations)
+        write_row(self.observations, self.step, observations)
         self.actions[self.step] = actions
         for name, value in params.items():
             self.distribution[name][self.step] = value
@@ -123,14 +125,14 @@ class RolloutStorage:
         buffers.
         """
         t = self.step
-        terminated = self._rows(step.terminated, "terminated")
-        truncated = self._rows(step.truncated, "truncated")
-        self.rewards[t] = self._rows(step.rewards, "rewards")
+        terminated = as_vector(step.terminated, self.num_envs, "terminated")
+        truncated = as_vector(step.truncated, self.num_envs, "truncated")
+        self.rewards[t] = as_vector(step.rewards, self.num_envs, "rewards")
         self.terminated[t] = terminated
         torch.logical_and(truncated, ~terminated, out=self.truncated[t])
         ended = torch.logical_or(terminated, truncated)
-        self.valid[t] = True if step.valid is None else step.valid
-        self.is_first[t + 1] = ended if step.valid is None else ended | ~step.valid
+        self.valid[t] = True if step.valid is None else as_vector(step.valid, self.num_envs, "valid")
+        self.is_first[t + 1] = ended | ~self.valid[t]
         self.all_valid &= step.valid is None
         if step.final_observations is not None:
             self._keep_final(t, step, ended)
@@ -140,24 +142,14 @@ class RolloutStorage:
         """The observation after the last step, row T."""
         if self.step != self.num_transitions_per_env:
             raise EnvContractError(f"the rollout holds {self.step} of {self.num_transitions_per_env} steps.")
-        self._write_observations(self.step, last_observations)
-
-    def _rows(self, x: Tensor, name: str) -> Tensor:
-        """[N] from [N] or [N, 1]."""
-        if x.shape not in ((self.num_envs,), (self.num_envs, 1)):
-            raise EnvContractError(f"{name} have the shape {tuple(x.shape)}; expected ({self.num_envs},).")
-        return x.reshape(self.num_envs)
-
-    def _write_observations(self, t: int, observations: Observations) -> None:
-        for group, rows in self.observations.items():
-            rows[t] = observations[group]
+        write_row(self.observations, self.step, last_observations)
 
     def _keep_final(self, t: int, step: Step, ended: Tensor) -> None:
         assert step.final_observations is not None
         self.offers_final = True
         keep = ended if self.keep_terminal else self.truncated[t]
         if step.final_known is not None:
-            keep = keep & step.final_known
+            keep = keep & as_vector(step.final_known, self.num_envs, "final_known")
         self.finals.add(t, keep, step.final_observations)
 
     # ------------------------------------------------------------------ reading

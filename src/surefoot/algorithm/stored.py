@@ -9,6 +9,8 @@ import gymnasium
 import torch
 from torch import Tensor
 
+from surefoot.errors import EnvContractError
+
 
 class GatheredObservations(Mapping[str, Tensor]):
     """The raw observations of some rows, gathered group by group when first read."""
@@ -79,6 +81,25 @@ class FinalObservations:
         for group, x in rows.items():
             x.flatten(0, 1)[index] = finals[group].to(x.dtype)
         return rows
+
+
+def as_vector(x: Tensor, num_envs: int, name: str) -> Tensor:
+    """[N] from [N] or [N, 1]; nothing is ever broadcast."""
+    if x.shape not in ((num_envs,), (num_envs, 1)):
+        raise EnvContractError(f"{name} have the shape {tuple(x.shape)}; expected ({num_envs},).")
+    return x.reshape(num_envs)
+
+
+def write_row(rows: Mapping[str, Tensor], t: int, observations: Mapping[str, Tensor]) -> None:
+    """Copy observations [N, ...] into row `t` of each group [T+1, N, ...]; nothing is ever broadcast."""
+    for group, x in rows.items():
+        given = observations[group]
+        if given.shape != x.shape[1:]:
+            raise EnvContractError(
+                f"observation group '{group}' has the shape {tuple(given.shape)}; expected "
+                f"{tuple(x.shape[1:])}."
+            )
+        x[t] = given
 
 
 def stored_dtype(space: gymnasium.Space[Any], dtype: torch.dtype) -> torch.dtype:

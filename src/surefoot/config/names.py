@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Iterator
 from functools import cache
 from typing import get_type_hints
@@ -116,6 +117,11 @@ NOTES: dict[str, str] = {
 }
 """What to know when carrying the value over."""
 
+_RATE_SCHEDULE = re.compile(
+    r"(^|_)(lr|learning_rate)_.*(sched|decay|anneal|warm)|(sched|decay|anneal|warm).*_(lr|learning_rate)(_|$)"
+)
+"""A second owner of the learning rate, whatever it is called."""
+
 
 def section_types(cls: type) -> Iterator[tuple[str, type]]:
     """The fields of a config class that are always a section of their own."""
@@ -147,6 +153,8 @@ def unknown_key(path: str, cls: type) -> str:
     if key in OTHER_TRAINERS:
         ours = OTHER_TRAINERS[key]
         return " ".join(filter(None, [start, ours and f"Surefoot calls it '{ours}'.", NOTES.get(key)]))
+    if _RATE_SCHEDULE.search(key):
+        return f"{start} {_ONE_OWNER}"
     siblings = [f.name for f in dataclasses.fields(cls)]
     here = difflib.get_close_matches(key, siblings, n=1)
     elsewhere = difflib.get_close_matches(key, [p.rpartition(".")[2] for p in key_paths()], n=1)

@@ -83,8 +83,8 @@ def build(entry: Mapping[str, Any], base: type[C], key: str, known: Mapping[str,
 
 
 def _check_arguments(cls: type, arguments: Mapping[str, Any], key: str) -> None:
-    """A ConfigError for an argument that the constructor lacks, that it needs and does not get, or that is not
-    of the plain type (number, text, ...) that it is annotated with.
+    """A ConfigError for an argument that the constructor lacks, or needs and does not get, or that is not of
+    the plain type (number, text, ...) that it is annotated with.
     """
     parameters = inspect.signature(cls).parameters
     if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):

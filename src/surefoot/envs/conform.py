@@ -181,11 +181,11 @@ class _Contract:
         skipped: list[str] = []
         for key, value in log.items() if isinstance(log, Mapping) else ():
             if isinstance(value, (bool, int, float, np.number, np.bool_)):
-                kept[key] = float(value)
+                kept[str(key)] = float(value)
             elif isinstance(value, Tensor) and value.numel() and not value.is_complex():
-                kept[key] = value if value.is_floating_point() else value.float()
+                kept[str(key)] = value if value.is_floating_point() else value.float()
             elif isinstance(value, np.ndarray) and value.size and value.dtype.kind in "biuf":
-                kept[key] = torch.as_tensor(value, dtype=torch.float32)
+                kept[str(key)] = torch.as_tensor(value, dtype=torch.float32)
             else:
                 skipped.append(f"'{key}' ({type(value).__name__})")
         if log is not None and not isinstance(log, Mapping):
@@ -200,7 +200,8 @@ class _Contract:
 
 def _is_plain(log: Any) -> bool:
     return type(log) is dict and all(
-        type(x) is float or (type(x) is Tensor and x.is_floating_point()) for x in log.values()
+        type(key) is str and (type(x) is float or (type(x) is Tensor and x.is_floating_point()))
+        for key, x in log.items()
     )
 
 

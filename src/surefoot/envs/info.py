@@ -93,7 +93,10 @@ class InfoLog:
             for name in LOGGED:
                 entries = source.get(name)
                 if not isinstance(entries, Mapping):
+                    if name == "log" and any(x is not None for x in np.ravel(np.asarray(entries, object))):
+                        yield name, "no mapping", np.asarray(True)
                     continue
+                entries = {str(key): values for key, values in entries.items()}
                 for key, values in entries.items():
                     if key.startswith("_") and key[1:] in entries:
                         continue

@@ -37,7 +37,7 @@ class ActionMap(nn.Module):
 
     def __init__(self, space: gymnasium.Space[Any], distribution: str = "auto") -> None:
         super().__init__()
-        self.squashed = distribution == "SquashedGaussian"
+        self.space, self.squashed = space, distribution == "SquashedGaussian"
         self.shape = tuple(space.shape or ())
         self.is_counted = not isinstance(space, gymnasium.spaces.Box)
         if not isinstance(space, gymnasium.spaces.Box):

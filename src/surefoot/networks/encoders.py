@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from surefoot.errors import ConfigError, did_you_mean
 from surefoot.networks.config import NetworkConfig
+from surefoot.networks.images import is_picture
 
 # In place where the gradient needs only the result: ELU's then needs no exponential.
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -74,7 +75,7 @@ def vector_size(space: gymnasium.Space[Any], group: str) -> int:
 
 
 def as_vector(space: gymnasium.Space[Any], x: Tensor) -> Tensor:
-    """[..., *space.shape] to [..., D] float: flattened, and one-hot where the space counts."""
+    """[..., *space.shape] to [..., D] float: flattened; one-hot where the space counts; pixels up to 1."""
     if isinstance(space, gymnasium.spaces.Discrete):
         return functional.one_hot(x.long() - int(space.start), int(space.n)).to(torch.get_default_dtype())
     if isinstance(space, gymnasium.spaces.MultiDiscrete):
@@ -85,6 +86,8 @@ def as_vector(space: gymnasium.Space[Any], x: Tensor) -> Tensor:
             torch.get_default_dtype()
         )
     vector = x if x.is_floating_point() else x.to(torch.get_default_dtype())
+    if is_picture(space):
+        vector = vector / 255
     dims = len(space.shape or ())
     return vector if dims == 1 else vector.flatten(-dims) if dims else vector.unsqueeze(-1)
 

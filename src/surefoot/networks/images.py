@@ -36,6 +36,16 @@ class ImageShape:
     """Pixels are multiplied by this."""
 
 
+def is_picture(space: gymnasium.Space[Any]) -> bool:
+    """Whether a space holds pixels from 0 to 255: uint8, and not a small table."""
+    return (
+        isinstance(space, gymnasium.spaces.Box)
+        and space.dtype == np.uint8
+        and len(space.shape) >= 2
+        and sorted(space.shape)[-2] >= MIN_IMAGE
+    )
+
+
 def image_shape(space: gymnasium.Space[Any], group: str, config: NetworkConfig) -> ImageShape | None:
     """The layout of an image group, or None where the group is a vector to this network.
 
@@ -48,7 +58,7 @@ def image_shape(space: gymnasium.Space[Any], group: str, config: NetworkConfig) 
     if not is_uint8 and (config.cnn is None or len(space.shape) < 3):
         return None
     scale = 1 / 255 if is_uint8 else 1.0
-    if config.cnn is None and sorted(space.shape)[-2] < MIN_IMAGE:
+    if config.cnn is None and not is_picture(space):
         return None
     if len(space.shape) == 2:
         return ImageShape(1, *space.shape, "none", scale)

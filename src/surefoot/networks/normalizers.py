@@ -61,7 +61,8 @@ class RunningNormalizer(nn.Module):
         self._apply_statistics(*self._moments(torch.cat(list(batches)), None))
 
     def _moments(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        finite = x.isfinite().all(-1)
+        # in blocks: it is made by way of a float copy
+        finite = torch.cat([part.isfinite().all(-1) for part in distributed.blocks(x)])
         return distributed.moments(x, finite if mask is None else finite & mask)
 
     def _apply_statistics(self, count: Tensor, mean: Tensor, m2: Tensor) -> None:

@@ -155,10 +155,17 @@ class InferencePolicy:
         policy: Copied, so that nothing done here reaches it.
         deterministic: The most likely action rather than a sample.
         seed: Of the samples.
+        device: Of the copy; None: where the policy is.
     """
 
-    def __init__(self, policy: ActorCritic, deterministic: bool = True, seed: int = 0) -> None:
-        self.policy = copy.deepcopy(policy).eval().requires_grad_(False)
+    def __init__(
+        self,
+        policy: ActorCritic,
+        deterministic: bool = True,
+        seed: int = 0,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.policy = copy.deepcopy(policy).to(device).eval().requires_grad_(False)
         self.deterministic = deterministic
         self.device = next(self.policy.parameters()).device
         self._generator = torch.Generator(self.device).manual_seed(stream_seed(seed, "inference"))

@@ -309,9 +309,13 @@ class OnPolicyRunner:
         """Everything needed to go on, as tensors and plain data. Every process must call it."""
         return resume.collect(self)
 
-    def get_inference_policy(self, deterministic: bool = True) -> InferencePolicy:
-        """A frozen copy of the policy: a callable from observations to actions, apart from training."""
-        return InferencePolicy(self.policy, deterministic, self.config.seed)
+    def get_inference_policy(
+        self, deterministic: bool = True, device: torch.device | str | None = None
+    ) -> InferencePolicy:
+        """A frozen copy of the policy, on `device` or where it trains: a callable from observations to
+        actions, apart from training.
+        """
+        return InferencePolicy(self.policy, deterministic, self.config.seed, device)
 
     @property
     def is_interrupted(self) -> bool:
