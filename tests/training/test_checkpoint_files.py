@@ -163,16 +163,6 @@ def test_a_newer_format_asks_for_an_upgrade(tmp_path: Path) -> None:
         load_checkpoint(path)
 
 
-def test_checkpoints_sort_by_number_and_empty_runs_are_passed_over(tmp_path: Path) -> None:
-    for i in (200, 1000):
-        touch(tmp_path / "task" / "a" / "checkpoints" / f"model_{i}.pt")
-    (tmp_path / "task" / "b" / "checkpoints").mkdir(parents=True)
-    (tmp_path / "task" / "c_backup.zip").touch()
-    assert find_run("last", root=tmp_path).name == "a"
-    assert find_checkpoint("last", root=tmp_path).name == "model_1000.pt"
-    assert find_checkpoint(tmp_path / "task" / "a", 200).name == "model_200.pt"
-
-
 def test_last_is_the_run_with_the_newest_checkpoint(tmp_path: Path) -> None:
     for i, name in enumerate(("2024_b", "2025_a")):
         path = touch(tmp_path / "task" / name / "checkpoints" / "last.pt")
