@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from surefoot import distributed
+from surefoot.algorithm.config import Weight
 from surefoot.algorithm.extension import Extension
 from surefoot.algorithm.losses import masked_mean
 from surefoot.algorithm.rollout_storage import RolloutStorage
@@ -50,7 +51,7 @@ class Symmetry(Extension):
         self,
         use_data_augmentation: bool = False,
         use_mirror_loss: bool = False,
-        mirror_loss_coeff: float = 1.0,
+        mirror_loss_coeff: Weight = 1.0,
         mirror: Any = None,
     ) -> None:
         super().__init__()
