@@ -1,6 +1,6 @@
 """Time of PPO's iteration after collection with an extension against without, in one process and one thread.
 
-    python benchmarks/extensions.py [--repetitions 15]
+    python benchmarks/extensions.py [--repetitions 15] [--only NAME ...]
 
 The rollout is of a legged robot's size: 512 environments and 24 steps of 48 observations and 12 actions, for
 networks of 256, 128 and 64 units. Each round times `compute_returns` and `update` of every variant, one after
@@ -81,14 +81,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repetitions", type=int, default=15)
-    repetitions = parser.parse_args().repetitions
+    parser.add_argument("--only", nargs="+", choices=[*VARIANTS][1:], default=[*VARIANTS][1:])
+    arguments = parser.parse_args()
+    repetitions, first = arguments.repetitions, next(iter(VARIANTS))
     torch.set_num_threads(1)
-    algorithms = {name: make_ppo(extensions()) for name, extensions in VARIANTS.items()}
+    algorithms = {name: make_ppo(VARIANTS[name]()) for name in (first, *arguments.only)}
     for ppo in algorithms.values():
         time_iteration(ppo)
     rounds = [{name: time_iteration(ppo) for name, ppo in algorithms.items()} for _ in range(repetitions)]
-    first = next(iter(VARIANTS))
-    for name in VARIANTS:
+    for name in algorithms:
         seconds = statistics.median(r[name] for r in rounds)
         ratio = statistics.median(r[name] / r[first] for r in rounds)
         print(f"{name:14} {seconds:.3f} s  ratio {ratio:.3f}")

@@ -4,8 +4,8 @@
 
 For each of some commands, robots walk under it and others under its mirror image (the same forward speed, the
 opposite sideways speed and turn), without noise, pushes or randomisation. The mean joint trajectory over the
-gait clock under the mirrored command, mirrored (left and right legs change places, hips change their sign, the
-clock is half a cycle later), is compared with the one under the command itself:
+gait clock under the mirrored command, mirrored (left and right legs change places, hips change their sign,
+the clock is half a cycle later), is compared with the one under the command itself:
 
     asymmetry   root mean square of the difference over the clock, the joints and the commands, in rad
 
