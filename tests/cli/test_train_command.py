@@ -74,7 +74,8 @@ def test_steps_and_minutes_end_a_run_early_and_leave_the_horizon(surefoot, tmp_p
 
     result = surefoot(f"train CartPole-v1 --minutes 0.0001 --run-dir short {TINY}")
     assert result.exit_code == 0, result.output
-    assert "stopped: 0.0001 minutes" in result.output
+    assert "stopped: 0.0001 minutes (1 iterations" in result.output
+    assert (tmp_path / "short" / "checkpoints" / "last.pt").exists()
     assert len(records(tmp_path / "short")) == 1
     assert load_yaml(tmp_path / "short" / "config.yaml")["max_iterations"] > 1
 

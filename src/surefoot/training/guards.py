@@ -145,8 +145,8 @@ class TimeLimitWatch:
         if self._at_limit >= max(MIN_EPISODES, 0.1 * self._episodes):
             self._limits = None
             warnings.warn(
-                f"{self._at_limit} of {self._episodes} episodes ended exactly at max_episode_length, and always "
-                "as 'terminated': if a clock ends them, report it as 'truncated' (RSL-RL: "
+                f"{self._at_limit} of {self._episodes} episodes ended exactly at max_episode_length, and "
+                "always as 'terminated': if a clock ends them, report it as 'truncated' (RSL-RL: "
                 "extras['time_outs']), or the last state is learned to be worth 0.",
                 stacklevel=2,
             )
