@@ -24,7 +24,7 @@ OPTIONS = (
     "--set num_threads=1 --set actor.hidden_dims=[16] --set critic.hidden_dims=[16] --quiet"
 )
 TASKS = {
-    "bundled": "go1-walk --set algorithm.num_mini_batches=2 --set algorithm.num_learning_epochs=1 --set nproc=1",
+    "bundled": "go1-walk --set algorithm.num_mini_batches=2 --set algorithm.num_learning_epochs=1",
     "sync": "surefoot.testing:GymTarget --set env.backend=sync",
     "workers": "surefoot.testing:GymTarget --set env.backend=async",
 }
