@@ -69,7 +69,7 @@ class AMPConfig:
     grad_penalty_scale: Weight = 10.0
     """Weight of the squared gradient of the score by the normalised inputs (of its squared distance to 1 for
     `wgan`). Raise: smoother, less certain scores. Lower: sharper ones, until the discriminator saturates and
-    the style reward is the same everywhere."""
+    the style reward is the same everywhere; do so where scores stay near 0 and accuracies near 1."""
     grad_penalty_on: Literal["demo", "policy", "both", "interpolated"] = "demo"
     """Where that gradient is taken."""
     disc_trunk_weight_decay: Weight = 1e-4
