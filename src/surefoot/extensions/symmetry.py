@@ -33,6 +33,9 @@ class Symmetry(Extension):
     observations and the mirrored mode, whose gradient is stopped. Counted actions have no mean: there it is
     the squared difference between the log-probabilities of the mirrored and of the sampled action.
 
+    PPO-Penalty compares mirrored rows with the mirrored old policy where that is Gaussian; in other families
+    the old policy of their source stands in, so prefer PPO-Clip there.
+
     Logs `Symmetry/error`, that difference without weight, and `Symmetry/mirror_loss`.
 
     Args:
