@@ -190,7 +190,7 @@ class Rollouts:
         flag = gymnasium.spaces.Box(-np.inf, np.inf, (1,))
         spaces = {"amp": space, "flag": flag}
         self.storage = RolloutStorage(num_envs, num_steps, spaces, keep_terminal=True)
-        small = {"dataset": "given:directly", "hidden_dims": [16], "replay_size": 1000}
+        small = {"hidden_dims": [16], "replay_size": 1000}
         self.amp = AMP(small | config, clips)
         generator = torch.Generator().manual_seed(0)
         torch.manual_seed(0)
@@ -236,10 +236,17 @@ def separable(num_iterations: int = 50, **config: Any) -> tuple[Rollouts, list[d
     return rollouts, [rollouts.play(cloud(1.0, 9, 16, 2, seed=i)) for i in range(num_iterations)]
 
 
+UNBRIDLED: dict[str, Any] = {
+    "grad_penalty_scale": 0.0,
+    "disc_trunk_weight_decay": 0.0,
+    "disc_linear_weight_decay": 0.0,
+}
+"""A discriminator that nothing holds back."""
+
+
 @pytest.mark.parametrize("loss_type", ["lsgan", "bce", "wgan"])
 def test_p02_a_saturated_discriminator_gives_finite_bounded_rewards(loss_type: str) -> None:
-    config = {"grad_penalty_scale": 0.0, "disc_trunk_weight_decay": 0.0, "disc_linear_weight_decay": 0.0}
-    _, metrics = separable(loss_type=loss_type, style_weight=1.0, style_reward_scale=2.0, **config)
+    _, metrics = separable(loss_type=loss_type, style_weight=1.0, style_reward_scale=2.0, **UNBRIDLED)
     last = metrics[-1]
     assert last["Amp/accuracy_demo"] == last["Amp/accuracy_policy"] == 1
     assert last["Amp/score_demo"] > last["Amp/score_policy"]
@@ -270,8 +277,7 @@ def test_p02_with_the_gradient_penalty_frames_nearer_to_the_demonstrations_are_w
     ids=str,
 )
 def test_p02_each_countermeasure_narrows_the_gap_between_the_scores(others: dict[str, Any]) -> None:
-    none = {"grad_penalty_scale": 0.0, "disc_trunk_weight_decay": 0.0, "disc_linear_weight_decay": 0.0}
-    _, metrics = separable(20, **none | others)
+    _, metrics = separable(20, **UNBRIDLED | others)
     # 1.92 without any of them; least squares aim at 2
     assert metrics[-1]["Amp/score_demo"] - metrics[-1]["Amp/score_policy"] < 1.6
 
@@ -481,6 +487,13 @@ def test_p06_a_resumed_run_has_the_replay_buffer_of_the_first(tmp_path: Path) ->
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+def test_p06_a_large_replay_buffer_says_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amp_module, "LARGE_REPLAY", 1000)
+    # 4 environments · (250 + 1) windows · 2 frames · 5 features · 4 bytes
+    with pytest.warns(UserWarning, match="takes 4e-05 GB.*lower replay_size"):
+        Rollouts({}, [(cloud(0.0, 10, 5), 1.0)], 4, 2)
+
+
 # ---------------------------------------------------------------------- that it works
 
 STEP = 0.4
@@ -502,7 +515,7 @@ class Point(TinyEnv):
 
     def __init__(self, num_envs: int) -> None:
         super().__init__(num_envs, 32, ("policy", "amp"), dim=2, num_goals=2)
-        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+        self.action_space: gymnasium.Space[Any] = gymnasium.spaces.Box(-1.0, 1.0, (2,))
 
     def observe(self) -> dict[str, Tensor]:
         return {"policy": self.goal.clone(), "amp": self.goal.clone()}

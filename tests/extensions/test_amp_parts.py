@@ -357,8 +357,8 @@ DATASET = f"{__name__}:clips_for_a_step"
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({}, "neither is set"),
-        ({"dataset": DATASET, "motion_files": ["a.txt"]}, "both are set"),
+        ({}, "there are no demonstrations"),
+        ({"dataset": DATASET, "motion_files": ["a.txt"]}, "keep one"),
         ({"motion_files": ["a.txt"]}, "needs features"),
         ({"dataset": DATASET, "features": ["x"]}, "features belongs to motion_files"),
         (

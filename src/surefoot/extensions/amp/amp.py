@@ -29,6 +29,8 @@ from surefoot.types import EnvSpec, Stats
 
 SATURATED_ACCURACY, SATURATED_ITERATIONS = 0.99, 100
 """A discriminator that is right more often, for so long, is reported."""
+LARGE_REPLAY = 1_000_000_000
+"""Bytes from which on the memory of the replay buffer is mentioned."""
 CHUNK = 32_768
 """Windows scored at once, so that memory does not grow with the rollout."""
 
@@ -60,6 +62,10 @@ class AMP(Extension):
         super().__init__()
         self.config = config if isinstance(config, AMPConfig) else AMPConfig.of(config)
         self.demonstrations = demonstrations
+        if demonstrations is None and self.config.dataset is None and self.config.motion_files is None:
+            raise ConfigError(
+                "there are no demonstrations: set dataset (package.module:function) or motion_files."
+            )
         self.combine, self.neutral_style = COMBINATIONS[self.config.combination]
         self.schedule = WeightSchedule.of(self.config.weight_schedule or {})
         for name in ("iteration", "num_steps", "num_saturated"):
@@ -91,9 +97,7 @@ class AMP(Extension):
             },
         ]
         self.optimizer = torch.optim.Adam(groups, config.disc_learning_rate)
-        capacity = math.ceil(config.replay_size / spec.num_envs)
-        shape = (config.num_frames, size)
-        self.replay = ReplayBuffer(spec.num_envs, capacity, shape) if capacity else None
+        self.replay = self._replay(spec.num_envs, size)
 
     def _group_size(self, spec: EnvSpec, group: str, key: str) -> int:
         """Numbers per environment of an observation group."""
@@ -111,8 +115,22 @@ class AMP(Extension):
     def _dataset(self, spec: EnvSpec) -> MotionDataset:
         if self.demonstrations is None:
             return load_demonstrations(self.config, spec.step_dt)
-        features, weights = zip(*self.demonstrations, strict=True)
+        features, weights = [x for x, _ in self.demonstrations], [weight for _, weight in self.demonstrations]
         return MotionDataset(features, weights, self.config.num_frames)
+
+    def _replay(self, num_envs: int, num_features: int) -> ReplayBuffer | None:
+        """Empty; None where the configuration wants none."""
+        if self.config.replay_size == 0:
+            return None
+        capacity = math.ceil(self.config.replay_size / num_envs)
+        replay = ReplayBuffer(num_envs, capacity, (self.config.num_frames, num_features))
+        if replay.num_bytes > LARGE_REPLAY and distributed.is_main():
+            warnings.warn(
+                f"the AMP replay buffer takes {replay.num_bytes / 1e9:.2g} GB of the device's memory, and of "
+                "each checkpoint; lower replay_size if that is too much.",
+                stacklevel=2,
+            )
+        return replay
 
     def observation_groups(self) -> Sequence[str]:
         return [g for g in (self.config.obs_group, self.config.mask_group) if g is not None]

@@ -115,11 +115,8 @@ class AMPConfig:
     `{mode: linear, initial_step, final_step, final_value}`; null: constant."""
 
     def __post_init__(self) -> None:
-        if (self.dataset is None) == (self.motion_files is None):
-            raise ConfigError(
-                "demonstrations come from 'dataset' (package.module:function) or from 'motion_files'; "
-                f"{'both are' if self.dataset else 'neither is'} set."
-            )
+        if self.dataset is not None and self.motion_files is not None:
+            raise ConfigError("dataset and motion_files both say where demonstrations come from; keep one.")
         of_files = [name for name in ("motion_weights", "joint_names", "features") if getattr(self, name)]
         if self.motion_files is None and of_files:
             raise ConfigError(f"{of_files[0]} belongs to motion_files, which is not set.")
