@@ -28,12 +28,12 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from surefoot.config.describe import base_type, members
 from surefoot.config.loading import merge
 from surefoot.config.plugins import EXTENSIONS
 from surefoot.config.schema import TrainConfig
 from surefoot.envs.vec_env import VecEnv
 from surefoot.errors import ConfigError
+from surefoot.field_types import base_type, members
 from surefoot.networks.inputs import MASK_GROUP
 from surefoot.testing import TinyEnv, constant_gymnasium
 from surefoot.training.hooks import HOOKS, Hook

@@ -17,13 +17,15 @@ from click.testing import CliRunner
 from torch import Tensor
 
 import surefoot
+from surefoot.algorithm.config import PPOConfig
 from surefoot.algorithm.extension import Extension
 from surefoot.cli import cli
 from surefoot.config import SurefootWarning, TrainConfig, advice, build_config, merge
-from surefoot.config.describe import base_type, choices, members
 from surefoot.config.names import key_paths, section_types
 from surefoot.errors import ConfigError, EnvContractError
+from surefoot.field_types import base_type, choices, members
 from surefoot.networks.actor_critic import ActorCritic
+from surefoot.networks.config import ActorConfig
 from surefoot.testing import TargetEnv
 from surefoot.training.on_policy_runner import OnPolicyRunner
 from surefoot.types import Batch, PolicyOutput, Step
@@ -496,3 +498,22 @@ def test_g11_the_rate_is_the_schedules_in_every_iteration() -> None:
         rates.append(runner.metrics["Loss/learning_rate"])
     # 1e-3 to 1e-4 in 9 iterations: 1e-4 less in each
     assert rates == pytest.approx([1e-3, 9e-4, 8e-4], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: PPOConfig(clip_param=-1), r"clip_param = -1: expected a number above 0"),
+        (lambda: PPOConfig(schedule="adaptve"), r"schedule .* Did you mean 'adaptive'"),
+        (lambda: PPOConfig(learning_rate=float("nan")), r"learning_rate = NaN"),
+        (lambda: ActorConfig(rnn_type="GRUU"), r"rnn_type .* Did you mean 'gru'"),
+        (lambda: ActorConfig(hidden_dims=[8, 0]), r"hidden_dims\.1 .* whole numbers of at least 1"),
+        (
+            lambda: ActorConfig(distribution={"init_std": 1.0}),
+            r"distribution is a dict: expected Distribution",
+        ),
+    ],
+)
+def test_g08_a_config_that_is_made_in_code_is_checked_too(make: Any, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        make()

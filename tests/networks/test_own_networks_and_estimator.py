@@ -178,7 +178,7 @@ def test_a_configuration_without_them_names_none() -> None:
         ("my_networks:NoModule", "critic.class_name.*my_networks:NoModule.*subclass of torch.*Module"),
         ("my_networks:Wise", "critic.class_name.*no 'Wise'.*Did you mean 'Wide'"),
         ("my_other_networks:Wide", "critic.class_name.*no module 'my_other_networks'"),
-        ("Wide", "critic.class_name.*package.module:Class"),
+        ("Wide", "critic.class_name.*package.module:name"),
     ],
 )
 @pytest.mark.usefixtures("my_module")

@@ -9,6 +9,7 @@ from annotated_types import Ge, Gt, Interval, Le
 
 from surefoot.algorithm.schedules import LARGEST_VALUE, ScheduleConfig
 from surefoot.errors import ConfigError
+from surefoot.field_checks import Checked
 
 LARGEST_RATE = 1.0
 """A larger step moves every weight by more than its own size, and the networks overflow."""
@@ -18,7 +19,7 @@ Weight = Annotated[float, Ge(0), Le(LARGEST_VALUE)]
 
 
 @dataclass(frozen=True)
-class PPOConfig:
+class PPOConfig(Checked):
     """Proximal policy optimisation (Schulman et al. 2017, arXiv:1707.06347)."""
 
     class_name: Literal["PPO", "PPOAMP"] = "PPO"
@@ -116,6 +117,7 @@ class PPOConfig:
     on accelerators with large networks, seldom on a CPU."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.class_name == "PPOAMP" and self.amp_cfg is None:
             raise ConfigError(
                 "class_name is PPOAMP, which needs amp_cfg: {dataset: package.module:function, ...}."

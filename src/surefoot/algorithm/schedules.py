@@ -14,6 +14,7 @@ from annotated_types import Ge, Le, Len
 from torch import Tensor
 
 from surefoot.errors import ConfigError
+from surefoot.field_checks import Checked
 
 KL_ROUNDING = 1e-7
 """A mean KL below this is float32 rounding: the policy has not moved."""
@@ -24,7 +25,7 @@ Value = Annotated[float, Ge(0), Le(LARGEST_VALUE)]
 
 
 @dataclass(frozen=True)
-class ScheduleConfig:
+class ScheduleConfig(Checked):
     """A value over training iterations. It is plain data, so a run resumes it where it stopped."""
 
     type: Literal["fixed", "linear", "cosine", "piecewise"] = "fixed"
@@ -40,6 +41,7 @@ class ScheduleConfig:
     """For `piecewise`: `[[iteration, value], ...]` in rising order of iteration."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.type == "piecewise") != (self.points is not None):
             raise ConfigError(
                 f"schedule type '{self.type}': 'points' belongs to type 'piecewise', which needs it."

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, get_type_hints
 
 from surefoot.algorithm.schedules import ScheduleConfig
 from surefoot.config import TrainConfig
-from surefoot.config.describe import describe
 from surefoot.config.names import NOTES, OTHER_TRAINERS, section_types
 from surefoot.extensions.amp.config import AMPConfig
+from surefoot.field_types import describe
 
 _HEAD = """# Configuration
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
 from surefoot.errors import ConfigError
+from surefoot.field_checks import plain
 
 _RIVALS = {"num_mini_batches": "mini_batch_size", "mini_batch_size": "num_mini_batches"}
 
@@ -179,28 +178,3 @@ def _position(section: list[Any], key: str, path: str) -> int:
 def to_dict(config: Any) -> dict[str, Any]:
     """The configuration in full as plain data; `build_config` of it is the same configuration."""
     return plain(config)
-
-
-def plain(value: Any, path: str = "") -> Any:
-    """A copy made of dict, list, str, int, float, bool and None only."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        for key in value:
-            if not isinstance(key, str):
-                raise ConfigError(
-                    f"{path or 'configuration'}: the key {key!r} must be text; put it in quotes."
-                )
-        return {key: plain(x, f"{path}.{key}" if path else key) for key, x in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(x, f"{path}.{i}") for i, x in enumerate(value)]
-    if isinstance(value, Path):
-        return str(value)
-    if value is None or type(value) in (str, int, float, bool):
-        return value
-    if isinstance(value, np.generic):
-        return value.item()
-    raise ConfigError(
-        f"{path or 'configuration'} = {value!r:.60}: expected plain data (text, number, boolean, null, list "
-        f"or mapping), got {type(value).__name__}; name a class as 'package.module:Class'."
-    )

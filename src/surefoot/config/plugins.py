@@ -9,10 +9,10 @@ from typing import Any, TypeVar, get_type_hints
 from torch import nn
 
 from surefoot.algorithm.extension import Extension
-from surefoot.config.describe import is_plain
 from surefoot.config.schema import TrainConfig
-from surefoot.config.validation import value_faults
 from surefoot.errors import ConfigError, did_you_mean
+from surefoot.field_checks import convert
+from surefoot.field_types import is_plain
 from surefoot.importing import import_object, is_import_path
 
 EXTENSIONS: dict[str, str] = {
@@ -94,8 +94,8 @@ def _check_arguments(cls: type, arguments: Mapping[str, Any], key: str) -> None:
                 near = did_you_mean(name, parameters)
                 raise ConfigError(f"unknown key '{key}.{name}'; {cls.__name__} takes {takes}.{near}")
     for name, hint in _annotations(cls).items():
-        if name in arguments and (faults := value_faults(hint, arguments[name], f"{key}.{name}")):
-            raise ConfigError(faults[0])
+        if name in arguments and (fault := convert(hint, arguments[name], f"{key}.{name}")[1]):
+            raise ConfigError(fault)
     for name, parameter in parameters.items():
         is_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         if is_named and parameter.default is parameter.empty and name not in arguments:

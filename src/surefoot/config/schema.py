@@ -9,13 +9,14 @@ from annotated_types import Ge, Gt, Le, Len
 
 from surefoot.algorithm.config import PPOConfig
 from surefoot.errors import ConfigError, did_you_mean
+from surefoot.field_checks import Checked
 from surefoot.networks.config import ActorConfig, CriticConfig
 
 PositiveInt = Annotated[int, Ge(1)]
 
 
 @dataclass(frozen=True)
-class EnvConfig:
+class EnvConfig(Checked):
     """How environments are made and how their rewards reach the algorithm."""
 
     backend: Literal["auto", "sync", "async"] = "auto"
@@ -39,6 +40,7 @@ class EnvConfig:
     environment's."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.reward_scaling and self.reward_scale != 1.0:
             raise ConfigError(
                 f"reward_scaling (true) and reward_scale ({self.reward_scale}) both scale rewards; keep one."
@@ -46,7 +48,7 @@ class EnvConfig:
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(Checked):
     """Everything that decides a run, apart from the task."""
 
     num_envs: PositiveInt = 4096
@@ -107,6 +109,7 @@ class TrainConfig:
     of the last iteration without such an update, at half the learning rate (`rollback`)."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         networks = ("actor", "critic")
         for name in self.obs_groups or ():
             if name not in networks:

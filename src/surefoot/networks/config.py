@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le
 
 from surefoot.errors import ConfigError
+from surefoot.field_checks import Checked
 
 Deviation = Annotated[float, Ge(1e-6), Le(1e6)]
 """A smaller one is below the rounding of the action itself; the square of a larger ratio is no float32."""
@@ -15,7 +16,7 @@ Activation = Literal["elu", "relu", "leaky_relu", "tanh", "silu", "gelu"]
 
 
 @dataclass(frozen=True)
-class DistributionConfig:
+class DistributionConfig(Checked):
     """The distribution over actions at the end of the actor."""
 
     class_name: Literal[
@@ -38,13 +39,14 @@ class DistributionConfig:
     motion. Lower: more varied exploration."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         low, high = self.std_range
         if not low <= self.init_std <= high:
             raise ConfigError(f"init_std {self.init_std} must lie in std_range [{low}, {high}].")
 
 
 @dataclass(frozen=True)
-class CnnConfig:
+class CnnConfig(Checked):
     """Convolutions of an image group, then one linear layer; ReLU after each."""
 
     channels: list[Annotated[int, Ge(1)]] = field(default_factory=lambda: [16, 32])
@@ -57,6 +59,7 @@ class CnnConfig:
     """Width of the linear layer."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         lengths = {len(self.channels), len(self.kernel_sizes), len(self.strides)}
         if len(lengths) != 1 or not self.channels:
             raise ConfigError(
@@ -66,7 +69,7 @@ class CnnConfig:
 
 
 @dataclass(frozen=True)
-class EstimatorConfig:
+class EstimatorConfig(Checked):
     """A network inside the actor that predicts what only the simulator knows."""
 
     target: str | list[Any]
@@ -75,6 +78,7 @@ class EstimatorConfig:
     """Widths of its hidden layers."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if isinstance(self.target, list):
             kinds = tuple(type(x) for x in self.target)
             if kinds != (str, int, int) or not 0 <= self.target[1] < self.target[2]:
@@ -91,7 +95,7 @@ class EstimatorConfig:
 
 
 @dataclass(frozen=True)
-class NetworkConfig:
+class NetworkConfig(Checked):
     """What actor and critic have in common."""
 
     class_name: str | None = None
@@ -149,6 +153,7 @@ class ActorConfig(NetworkConfig):
     """The distribution over actions."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.cnn == "shared":
             raise ConfigError("cnn 'shared' is for the critic: it then uses the actor's.")
         if self.mirror and self.rnn_type:
