@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
+from surefoot.algorithm.config import Weight
 from surefoot.errors import ConfigError, did_you_mean
+from surefoot.field_checks import Checked
 
 
 @dataclasses.dataclass(frozen=True)
-class WeightSchedule:
+class WeightSchedule(Checked):
     """The weight of a reward over time, counted in steps of each environment from the start of training.
 
     `constant`; `step` to `final_value` at `final_step`; `linear` from `initial_step` to `final_step`.
     """
 
     mode: Literal["constant", "step", "linear"] = "constant"
-    initial_step: int = 0
-    final_step: int | None = None
-    final_value: float | None = None
+    initial_step: Annotated[int, Ge(0)] = 0
+    final_step: Annotated[int, Ge(1)] | None = None
+    final_value: Weight | None = None
 
     def __post_init__(self) -> None:
-        numbers = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)[1:]}
-        for name, value in numbers.items():
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-                raise ConfigError(f"weight_schedule.{name} = {value!r}: expected a number.")
-        if self.mode not in ("constant", "step", "linear"):
-            raise ConfigError(f"weight_schedule.mode {self.mode!r}: expected constant, step or linear.")
+        super().__post_init__()
         finals = [self.final_step is not None, self.final_value is not None]
         if any(finals) if self.mode == "constant" else not all(finals):
             raise ConfigError(
@@ -39,13 +37,11 @@ class WeightSchedule:
             )
         if self.initial_step and self.mode != "linear":
             raise ConfigError(f"weight_schedule.initial_step has no meaning for mode '{self.mode}'.")
-        if self.final_step is not None and not 0 <= self.initial_step < self.final_step:
+        if self.final_step is not None and self.initial_step >= self.final_step:
             raise ConfigError(
                 f"weight_schedule: final_step {self.final_step} must be above initial_step "
-                f"{self.initial_step}, and that not negative."
+                f"{self.initial_step}."
             )
-        if self.final_value is not None and self.final_value < 0:
-            raise ConfigError(f"weight_schedule.final_value {self.final_value} must not be negative.")
 
     @classmethod
     def of(cls, keys: Mapping[str, Any]) -> WeightSchedule:
@@ -57,7 +53,11 @@ class WeightSchedule:
             if key not in known:
                 near = did_you_mean(key, known)
                 raise ConfigError(f"unknown key 'weight_schedule.{key}'; known: {', '.join(known)}.{near}")
-        return cls(**keys)
+        try:
+            return cls(**keys)
+        except ConfigError as error:
+            prefix = "" if str(error).startswith("weight_schedule") else "weight_schedule."
+            raise ConfigError(f"{prefix}{error}") from error
 
     def weight(self, initial: float, step: Tensor) -> Tensor:
         """The weight at steps of any shape, where it begins at `initial`."""
