@@ -302,14 +302,20 @@ def test_a_discriminator_that_cannot_tell_them_apart_is_half_right_and_not_repor
     assert last["Reward/style"].item() == pytest.approx(0.75, abs=0.1)
 
 
-def test_the_normaliser_counts_raw_frames_once_per_iteration_after_learning() -> None:
+def test_inputs_are_normalised_by_raw_frames_counted_once_per_iteration_after_learning() -> None:
     rollouts = Rollouts({}, [(cloud(50.0, 100, 2), 1.0)], 4, 8)
     normalizer = rollouts.amp.normalizer
     assert normalizer.shift[0].item() == pytest.approx(50, abs=0.1)  # of the demonstrations, not counted
     assert normalizer.count == 0
     seen: list[Tensor] = []
     forward = rollouts.amp.discriminator.forward
-    rollouts.amp.discriminator.forward = lambda x: (seen.append(normalizer.shift.clone()), forward(x))[1]  # type: ignore[method-assign]
+
+    def spy(x: Tensor) -> Tensor:
+        assert x.abs().max() <= 10  # normalised and clipped, when it scores and when it learns
+        seen.append(normalizer.shift.clone())
+        return forward(x)
+
+    rollouts.amp.discriminator.forward = spy  # type: ignore[method-assign]
     rollouts.play(cloud(70.0, 9, 4, 2))
     assert len(seen) > 2
     assert all(torch.equal(shift, seen[0]) for shift in seen)
