@@ -18,7 +18,8 @@ from surefoot import distributed
 from surefoot.config import build_config, build_extensions
 from surefoot.errors import ConfigError
 from surefoot.extensions.reward_scaling import RewardScaling
-from surefoot.extensions.rnd import RND, WeightSchedule
+from surefoot.extensions.rnd import RND
+from surefoot.extensions.weight_schedule import WeightSchedule
 from surefoot.testing import ConstantEnv, DiscreteTargetEnv, TargetEnv, check_extension
 from surefoot.testing.extension_suite import NUM_ENVS, NUM_STEPS, _train, make_ppo
 from surefoot.training.evaluation import evaluate
@@ -346,13 +347,13 @@ def test_rnd_cfg_builds_it_and_null_does_not() -> None:
     ("rnd_cfg", "problem"),
     [
         ({"weigth": 1.0}, "unknown key 'algorithm.rnd_cfg.weigth'"),
-        ({"weight_schedule": {"mode": "lineer"}}, "expected constant, step or linear"),
+        ({"weight_schedule": {"mode": "lineer"}}, "expected one of constant, step, linear"),
         ({"weight_schedule": {"final_stp": 3}}, "Did you mean 'final_step'?"),
         ({"weight_schedule": {"mode": "step", "final_step": 3}}, "takes a final_step and final_value"),
         ({"weight_schedule": {"final_value": 0.0}}, "takes no final_step"),
         (
             {"weight_schedule": {"mode": "linear", "final_step": "soon", "final_value": 0}},
-            "expected a number",
+            "expected a whole number",
         ),
         ({"weight_schedule": "linear"}, "expected a mapping"),
         (
@@ -363,9 +364,9 @@ def test_rnd_cfg_builds_it_and_null_does_not() -> None:
             {"weight_schedule": {"mode": "step", "initial_step": 2, "final_step": 9, "final_value": 0}},
             "no meaning for mode 'step'",
         ),
-        ({"weight_schedule": {"mode": "step", "final_step": 9, "final_value": -1}}, "must not be negative"),
-        ({"weight": -1.0}, "weight -1.0 must not be negative"),
-        ({"learning_rate": 0.0}, "learning_rate 0.0 must be above 0"),
+        ({"weight_schedule": {"mode": "step", "final_step": 9, "final_value": -1}}, "number of at least 0"),
+        ({"weight": -1.0}, "weight = -1.0: expected a number of at least 0"),
+        ({"learning_rate": 0.0}, "learning_rate = 0.0: expected a number above 0"),
         ({"num_outputs": 0}, "num_outputs 0 must be at least 1"),
         ({"sample_fraction": 0.0}, "must lie in (0, 1]"),
         ({"predictor_hidden_dims": [0]}, "predictor_hidden_dims [0]"),

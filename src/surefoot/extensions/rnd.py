@@ -5,18 +5,20 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from surefoot import distributed
+from surefoot.algorithm.config import Rate, Weight
 from surefoot.algorithm.extension import Extension
 from surefoot.algorithm.losses import masked_mean
 from surefoot.algorithm.returns import gae
 from surefoot.algorithm.rollout_storage import RolloutStorage
 from surefoot.errors import ConfigError, did_you_mean
 from surefoot.extensions.reward_scaling import RewardScaling
+from surefoot.extensions.weight_schedule import WeightSchedule
 from surefoot.networks.actor_critic import ActorCritic
 from surefoot.networks.config import NetworkConfig
 from surefoot.networks.encoders import ACTIVATIONS, as_vector, make_mlp, vector_size
@@ -25,64 +27,6 @@ from surefoot.types import EnvSpec, Observations, Stats
 
 STATE_CLIP = 5.0
 """Normalised observations are clipped to ± this (Burda et al. 2018, section 2.4)."""
-
-
-@dataclasses.dataclass(frozen=True)
-class WeightSchedule:
-    """The weight of the bonus over time, counted in steps of each environment from the start of training.
-
-    `constant`; `step` to `final_value` at `final_step`; `linear` from `initial_step` to `final_step`.
-    """
-
-    mode: Literal["constant", "step", "linear"] = "constant"
-    initial_step: int = 0
-    final_step: int | None = None
-    final_value: float | None = None
-
-    def __post_init__(self) -> None:
-        numbers = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)[1:]}
-        for name, value in numbers.items():
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-                raise ConfigError(f"weight_schedule.{name} = {value!r}: expected a number.")
-        if self.mode not in ("constant", "step", "linear"):
-            raise ConfigError(f"weight_schedule.mode {self.mode!r}: expected constant, step or linear.")
-        finals = [self.final_step is not None, self.final_value is not None]
-        if any(finals) if self.mode == "constant" else not all(finals):
-            raise ConfigError(
-                f"weight_schedule: mode '{self.mode}' takes {'no' if self.mode == 'constant' else 'a'} "
-                "final_step and final_value."
-            )
-        if self.initial_step and self.mode != "linear":
-            raise ConfigError(f"weight_schedule.initial_step has no meaning for mode '{self.mode}'.")
-        if self.final_step is not None and not 0 <= self.initial_step < self.final_step:
-            raise ConfigError(
-                f"weight_schedule: final_step {self.final_step} must be above initial_step "
-                f"{self.initial_step}, and that not negative."
-            )
-        if self.final_value is not None and self.final_value < 0:
-            raise ConfigError(f"weight_schedule.final_value {self.final_value} must not be negative.")
-
-    @classmethod
-    def of(cls, keys: Mapping[str, Any]) -> WeightSchedule:
-        """From a mapping of a configuration."""
-        if not isinstance(keys, Mapping):
-            raise ConfigError(f"weight_schedule = {keys!r}: expected a mapping with mode.")
-        known = [f.name for f in dataclasses.fields(cls)]
-        for key in keys:
-            if key not in known:
-                near = did_you_mean(key, known)
-                raise ConfigError(f"unknown key 'weight_schedule.{key}'; known: {', '.join(known)}.{near}")
-        return cls(**keys)
-
-    def weight(self, initial: float, step: Tensor) -> Tensor:
-        """The weight at steps of any shape, where it begins at `initial`."""
-        if self.final_step is None or self.final_value is None:
-            return torch.full_like(step, initial, dtype=torch.get_default_dtype())
-        if self.mode == "step":
-            progress = (step >= self.final_step).to(torch.get_default_dtype())
-        else:
-            progress = ((step - self.initial_step) / (self.final_step - self.initial_step)).clamp(0, 1)
-        return initial + (self.final_value - initial) * progress
 
 
 class RND(Extension):
@@ -126,12 +70,12 @@ class RND(Extension):
     def __init__(
         self,
         *,
-        weight: float = 1.0,
+        weight: Weight = 1.0,
         weight_schedule: Mapping[str, Any] | None = None,
         obs_groups: Sequence[str] | None = None,
         reward_normalization: bool = True,
         state_normalization: bool = True,
-        learning_rate: float = 1e-3,
+        learning_rate: Rate = 1e-3,
         num_outputs: int = 16,
         predictor_hidden_dims: Sequence[int] = (128, 128),
         target_hidden_dims: Sequence[int] = (128, 128),
