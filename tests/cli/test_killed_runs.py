@@ -21,10 +21,12 @@ from surefoot.training.verify import first_difference
 KILLS, ITERATIONS = 50, 300
 OPTIONS = (
     "--num-envs 4 --set num_steps_per_env=32 --set eval_episodes=0 --set save_interval=1 --set logger=none "
-    "--set num_threads=1 --set actor.hidden_dims=[16] --set critic.hidden_dims=[16] --quiet"
+    "--set num_threads=1 --set actor.hidden_dims=[16] --set critic.hidden_dims=[16] "
+    "--set algorithm.num_mini_batches=2 --set algorithm.mini_batch_size=null "
+    "--set algorithm.num_learning_epochs=1 --quiet"
 )
 TASKS = {
-    "bundled": "go1-walk --set algorithm.num_mini_batches=2 --set algorithm.num_learning_epochs=1",
+    "bundled": "go1-walk",
     "sync": "surefoot.testing:GymTarget --set env.backend=sync",
     "workers": "surefoot.testing:GymTarget --set env.backend=async",
 }
@@ -47,7 +49,7 @@ class Command:
 
     def run(self, line: str) -> None:
         process = self.start(line)
-        process.join(300)
+        process.join(1200)
         assert process.exitcode == 0, line
 
 
