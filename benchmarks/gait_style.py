@@ -80,7 +80,7 @@ def read(observations: Observations, group: str, name: str) -> np.ndarray:
 
 def of_run(run: str, robots: int, seconds: float, seed: int) -> tuple[Gait, dict[str, float]]:
     """The gait of a run's policy in evaluation, and its mean tracking errors."""
-    policy = load_policy(run)
+    policy = load_policy(run, "last")
     env = make(str(policy.task), robots, seed=seed, evaluation=True, kwargs=policy.config.env.kwargs)
     observations = env.reset(seed=seed)
     contacts: list[np.ndarray] = []

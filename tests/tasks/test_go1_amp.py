@@ -78,7 +78,7 @@ def test_p05_a_fall_and_the_clock_report_the_style_before_the_reset():
     final, now = step.final_observations["amp"], step.observations["amp"]
     assert torch.equal(final[2], now[2])
     for row in (0, 1):
-        assert now[row].abs().max() < 1e-6  # stands again, at rest
+        assert now[row].abs().max() < 0.02  # stands again, at rest
         assert final[row, :12].abs().max() > 0.1  # the pose that the action had led to
 
 

@@ -19,7 +19,7 @@ from surefoot.tasks.go1.env import Go1Env
 from surefoot.tasks.go1.motion import Motion
 from surefoot.tasks.go1.observations import GROUPS, Entry, ObservationGroup
 from surefoot.tasks.go1.reference import CLIPS
-from surefoot.tasks.go1.robot import JOINTS, STAND
+from surefoot.tasks.go1.robot import JOINTS, LEGS, STAND
 from surefoot.tasks.go1.state import RobotState
 
 STYLE: dict[str, Entry] = {
@@ -27,6 +27,7 @@ STYLE: dict[str, Entry] = {
     "joint_velocity": Entry(JOINTS, lambda m: m.state.joint_vel, scale=0.05),
     "linear_velocity": Entry(("x", "y"), lambda m: m.state.linear_velocity_yaw[:, :2], (1.0, -1.0)),
     "yaw_rate": Entry(("turn",), lambda m: m.state.yaw_rate[:, None], (-1.0,)),
+    "foot_height": Entry(LEGS, lambda m: m.state.foot_height, scale=10.0),
 }
 """Entries of the group `amp`. What the reference holds exactly constant (height, tilt, vertical speed) is not
 among them: any robot with a mass would be told apart by it alone."""
