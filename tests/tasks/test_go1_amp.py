@@ -6,7 +6,7 @@ import torch
 
 from surefoot.extensions.amp.loaders import load_clip
 from surefoot.tasks.go1 import make_env as make_walk
-from surefoot.tasks.go1.amp import REWARD_WEIGHTS, STYLE, TROT_CLIPS, make_env, reference_motion
+from surefoot.tasks.go1.amp import REWARD_WEIGHTS, STYLE, TROT_CLIPS, make_env, motion_of, reference_motion
 from surefoot.tasks.go1.env import STEP_DT
 from surefoot.tasks.go1.reference import CLIPS
 from surefoot.tasks.go1.robot import JOINTS
@@ -51,6 +51,14 @@ def test_every_clip_comes_with_its_mirror_image():
     turn = [float(x[:, 26].mean()) for x, _ in motions]
     assert max(turn) == pytest.approx(1.0, abs=1e-3)
     assert min(turn) == pytest.approx(-1.0, abs=1e-3)
+
+
+def test_another_gait_can_be_chosen():
+    pace = motion_of({"pace_forward_1.0": 0.7}, STEP_DT)
+    assert [weight for _, weight in pace] == [0.7, 0.7]
+    trot = reference_motion(STEP_DT)[2 * list(TROT_CLIPS).index("trot_forward_1.0")][0]
+    assert pace[0][0].shape == trot.shape
+    assert not torch.allclose(pace[0][0], trot, atol=0.1)
 
 
 @pytest.mark.parametrize("step_dt", [0.02, 0.01, 1 / 60])

@@ -6,6 +6,7 @@ functions as the simulation, so both sides have one layout, with the same scales
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -72,9 +73,15 @@ def make_env(
 
 
 def reference_motion(step_dt: float) -> list[tuple[Tensor, float]]:
-    """The trot clips and their mirror images, in the layout of the group `amp`, with their weights.
+    """The trot clips: what the preset names as `amp_cfg.dataset`."""
+    return motion_of(TROT_CLIPS, step_dt)
+
+
+def motion_of(clips: Mapping[str, float], step_dt: float) -> list[tuple[Tensor, float]]:
+    """Clips and their mirror images, in the layout of the group `amp`.
 
     Args:
+        clips: Weights of clips in `clips/`, by name.
         step_dt: s, the control step, to which the clips are resampled.
 
     Returns:
@@ -83,7 +90,7 @@ def reference_motion(step_dt: float) -> list[tuple[Tensor, float]]:
     group = ObservationGroup(STYLE)
     order, sign = group.mirror()
     motions: list[tuple[Tensor, float]] = []
-    for name, weight in TROT_CLIPS.items():
+    for name, weight in clips.items():
         clip = load_clip(CLIPS / f"{name}.npz", JOINTS, step_dt)
         features = torch.from_numpy(group.assemble(_without_actions(robot_states(clip))))
         motions += [(features, weight), (features[:, order] * torch.tensor(sign), weight)]
