@@ -165,11 +165,11 @@ class Constant(Extension):
         return advantage + rollout.actions[..., 0]
 
 
-def test_an_advantage_is_added_before_normalisation_and_enters_the_returns() -> None:
+def test_an_advantage_is_added_before_normalisation_and_is_not_what_the_critic_learns() -> None:
     ppo = make_ppo(Constant())
     _train(ppo, 1)
     rollout = ppo.storage
-    raw = rollout.returns - rollout.values[:-1]
+    raw = rollout.returns - rollout.values[:-1] + rollout.actions[..., 0]
     torch.testing.assert_close(rollout.advantages, (raw - raw.mean()) / raw.std(), rtol=1e-3, atol=1e-3)
 
 

@@ -40,7 +40,7 @@ class Extension(nn.Module):
         return reward
 
     def advantage(self, rollout: RolloutStorage, advantage: Tensor) -> Tensor:
-        """Advantage [T, N] to advantage [T, N], after GAE and before normalisation."""
+        """[T, N] to [T, N], after GAE, before normalisation. The critic does not learn what is added."""
         return advantage
 
     def augment(self, batch: Batch, policy: ActorCritic) -> Batch:

@@ -143,7 +143,7 @@ class PPO(nn.Module):
         rollout, config = self.storage, self.config
         rollout.values, bootstrap, memory = rollout_values(self.policy, rollout)
         self.hidden = {**self.hidden, **memory}
-        advantage, _ = gae(
+        advantage, returns = gae(
             self.reward,
             rollout.values,
             rollout.terminated,
@@ -153,13 +153,14 @@ class PPO(nn.Module):
             config.lam,
             rollout.mask,
         )
+        # what extensions add is no part of what the critic learns: an own value head learns its own
+        rollout.returns = torch.where(rollout.valid, returns, 0.0)
         for extension in self._each_extension():
             advantage = extension.advantage(rollout, advantage)
         advantage = torch.where(rollout.valid, advantage, 0.0)
-        values = torch.where(rollout.valid, rollout.values[:-1], 0.0)
-        rollout.returns = advantage + values
         self.advantage_std = advantage.new_zeros(())
         if not config.normalize_advantage_per_mini_batch:
+            values = torch.where(rollout.valid, rollout.values[:-1], 0.0)
             scale = torch.maximum(rollout.returns.abs().amax(), values.abs().amax())
             advantage, self.advantage_std = normalize_advantage(advantage, rollout.mask, scale)
         rollout.advantages = advantage
