@@ -146,9 +146,9 @@ def _num_features(network: nn.Module, width: int, what: str) -> int:
         passes = [trial(x), trial(x), trial(x[:2])]
     if not all(torch.allclose(y, out[: len(y)], atol=1e-5) for y in passes):
         raise ConfigError(
-            f"{what}: its features of one observation change from call to call or with the rest of the batch, "
-            "as with dropout or batch normalisation. The policy that learns would not be the one that acted; "
-            "use layer normalisation, or none."
+            f"{what}: its features of one observation change from call to call or with the rest of the "
+            "batch, as with dropout or batch normalisation. The policy that learns would not be the one that "
+            "acted; use layer normalisation, or none."
         )
     return out.shape[1]
 
