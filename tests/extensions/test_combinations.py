@@ -1,4 +1,4 @@
-"""Every combination of RND, symmetry, auxiliary losses and AMP, with and without memory: it trains and resumes."""
+"""Every combination of RND, symmetry, auxiliary losses and AMP, with and without memory."""
 
 from __future__ import annotations
 
