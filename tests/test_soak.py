@@ -135,7 +135,7 @@ def assert_flat(memory: Memory) -> None:
 
 @pytest.mark.filterwarnings("ignore::surefoot.config.SurefootWarning")
 def test_a_recurrent_run_with_every_extension_holds_no_more_with_time(tmp_path: Path) -> None:
-    memory, runner = run(make_env(), soak_config("gru", True), tmp_path, 120, make_env())
+    memory, runner = run(make_env(), soak_config("gru", True), tmp_path, 80, make_env())
     assert_flat(memory)
     used = {type(extension).__name__ for extension in runner.alg.extensions}
     assert used == set(EXTENSIONS), "a built-in extension is missing here"

@@ -251,7 +251,7 @@ def test_recomputing_advantages_runs_the_memory_again() -> None:
     assert replay.seen[5]["value"] > 1e-10
 
 
-@pytest.mark.parametrize("kind", ["gru", "lstm"])
+@pytest.mark.parametrize("kind", ["gru", pytest.param("lstm", marks=pytest.mark.slow)])
 def test_a_recurrent_policy_learns_what_a_feed_forward_one_cannot(kind: Any) -> None:
     """Repeat the number seen one step ago: reward -|action - last observation|."""
 
@@ -308,10 +308,12 @@ def test_memory_at_the_start_of_a_sequence_is_that_of_the_present_weights_in_eac
         def loss(self, batch: Batch, out: PolicyOutput, policy: ActorCritic) -> dict[str, Tensor]:
             seen.append({name: x.clone() for name, x in batch.rollout.hidden.items()})
             weights.append([p.detach().clone() for p in policy.parameters()])
+            inputs.update(batch.rollout.inputs)
             return {}
 
     seen: list[dict[str, Tensor]] = []
     weights: list[list[Tensor]] = []
+    inputs: dict[str, Tensor] = {}
     network: dict[str, Any] = {"hidden_dims": [7], "rnn_type": "gru", "rnn_hidden_dim": 5}
     config = PPOConfig(num_mini_batches=2, num_learning_epochs=2, learning_rate=0.01, sequence_length=4)
     ppo = make_ppo(
@@ -332,9 +334,9 @@ def test_memory_at_the_start_of_a_sequence_is_that_of_the_present_weights_in_eac
             for p, w in zip(ppo.policy.parameters(), weights[2], strict=True):
                 p.copy_(w)  # as they were when the second epoch began
             state = seen[0][name][0]
-            inputs = rollout.inputs[body.input_name]
+            x = inputs[body.input_name]
             assert body.memory is not None
             for t in range(4):
-                _, state = body.memory.step(inputs[t], forget({"_": state}, rollout.is_first[t])["_"])
+                _, state = body.memory.step(x[t], forget({"_": state}, rollout.is_first[t])["_"])
             expected = forget({"_": state}, rollout.is_first[4])["_"]
         torch.testing.assert_close(seen[2][name][1], expected, rtol=0, atol=1e-12)

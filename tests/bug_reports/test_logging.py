@@ -16,7 +16,7 @@ from surefoot.testing import constant_gymnasium
 from surefoot.training.on_policy_runner import OnPolicyRunner
 
 
-@pytest.mark.parametrize("mode", ["offline", "disabled"])
+@pytest.mark.parametrize("mode", ["offline", pytest.param("disabled", marks=pytest.mark.slow)])
 def test_l03_wandb_offline_or_disabled_outside_of_git_trains_to_the_end(tmp_path: Path, mode: str) -> None:
     pytest.importorskip("wandb")
     command = (

@@ -43,7 +43,7 @@ def make_runner(env: Any, run_dir: Path | None = None, eval_env: Any = None, **c
 
 @pytest.mark.parametrize(
     ("std_type", "iterations"),
-    [("scalar", 60), *(pytest.param(x, 500, marks=pytest.mark.slow) for x in STD_TYPES)],
+    [("scalar", 150), *(pytest.param(x, 500, marks=pytest.mark.slow) for x in STD_TYPES)],
 )
 def test_b01_the_std_grows_by_the_bonus_alone_and_stays_below_the_ceiling(
     std_type: str, iterations: int

@@ -48,6 +48,7 @@ def keys(**others: Any) -> dict[str, Any]:
 # ---------------------------------------------------------------------- the contract suite
 
 
+@pytest.mark.slow
 def test_it_keeps_the_contract_on_two_processes() -> None:
     check_extension(AMP, config=keys(num_frames=4))
 

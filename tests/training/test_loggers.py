@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer import event_file_writer
 
 from surefoot.errors import ConfigError
 from surefoot.training.console import ConsoleProgress
@@ -56,7 +57,11 @@ def test_a_resumed_file_drops_later_records_and_a_cut_off_line(tmp_path: Path) -
     ]
 
 
-def test_tensorboard_has_the_same_tags_and_each_step_once(tmp_path: Path) -> None:
+def test_tensorboard_has_the_same_tags_and_each_step_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # files of one second are read in the order of their number as text, in which 10 comes before 9
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
     for first, steps in ((0, range(4)), (2, range(2, 5))):
         logger = TensorBoardLogger(tmp_path, first)
         for i in steps:

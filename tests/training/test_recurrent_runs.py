@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
+from surefoot.algorithm.extension import Extension
 from surefoot.envs.gymnasium import GymnasiumVecEnv
 from surefoot.errors import EnvContractError
 from surefoot.networks.actor_critic import ActorCritic
@@ -21,6 +22,7 @@ from surefoot.testing.gymnasium_environments import GymForbidden, GymMasked, Gym
 from surefoot.training.env_spec import spec_of
 from surefoot.training.evaluation import InferencePolicy, evaluate, load_policy
 from surefoot.training.on_policy_runner import OnPolicyRunner
+from surefoot.types import Batch, PolicyOutput
 
 NETWORK = {"hidden_dims": [16], "obs_normalization": True, "rnn_type": "gru", "rnn_hidden_dim": 8}
 CONFIG: dict[str, Any] = {
@@ -169,16 +171,28 @@ def test_an_offset_of_discrete_actions_is_learned() -> None:
     assert runner.policy.act({"policy": torch.zeros(1, 1)}).tolist() == [7]
 
 
+class PixelTypes(Extension):
+    """Notes the type of the pixels that the networks get."""
+
+    seen: ClassVar[set[torch.dtype]] = set()
+
+    def loss(self, batch: Batch, out: PolicyOutput, policy: ActorCritic) -> dict[str, Tensor]:
+        self.seen.add(batch.inputs["pixels.policy"].dtype)
+        return {}
+
+
 def test_pixels_reach_the_network_from_uint8_storage() -> None:
     env = GymnasiumVecEnv(SyncVectorEnv([lambda: GymShapes(12, 4)] * 4))
     network = {
         "hidden_dims": [8],
         "cnn": {"channels": [4], "kernel_sizes": [5], "strides": [2], "features": 8},
     }
-    runner = OnPolicyRunner(env, {**CONFIG, "actor": network, "critic": network, "algorithm": {}}, quiet=True)
+    extensions = [{"class_name": f"{__name__}:PixelTypes"}]
+    config = {**CONFIG, "actor": network, "critic": network, "algorithm": {}, "extensions": extensions}
+    runner = OnPolicyRunner(env, config, quiet=True)
     runner.learn(2)
     assert runner.alg.storage.observations["policy"].dtype == torch.uint8
-    assert runner.alg.storage.inputs["pixels.policy"].dtype == torch.uint8
+    assert PixelTypes.seen == {torch.uint8}
     assert np.isfinite(runner.metrics["Loss/value"])
 
 

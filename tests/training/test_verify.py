@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from surefoot.testing import TargetEnv
 from surefoot.training.checkpoint import load_checkpoint, save_checkpoint
 from surefoot.training.on_policy_runner import OnPolicyRunner
@@ -57,6 +59,7 @@ def test_a_killed_and_resumed_run_is_equal_bit_for_bit() -> None:
     assert "killed after 2 iterations and resumed for 2: equal bit for bit" in done.stdout
 
 
+@pytest.mark.slow
 def test_an_environment_that_cannot_be_restored_is_found_out() -> None:
     done = verify("CartPole-v1", "--num-envs", "4")
     assert done.returncode == 1

@@ -95,7 +95,7 @@ def normalize_advantage(
     size = mean.abs() if scale is None else torch.maximum(mean.abs(), scale.double())
     rounding = 4 * torch.finfo(torch.float32).eps * size
     normalized = (advantage - mean.to(advantage.dtype)) / (std + 1e-8).to(advantage.dtype)
-    return torch.where(std > rounding, normalized, 0.0), std
+    return torch.where(std <= rounding, 0.0, normalized), std  # a NaN is to be seen
 
 
 def explained_variance(value: Tensor, returns: Tensor, mask: Tensor | None = None) -> Tensor:
