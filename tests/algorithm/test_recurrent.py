@@ -251,7 +251,8 @@ def test_recomputing_advantages_runs_the_memory_again() -> None:
     assert replay.seen[5]["value"] > 1e-10
 
 
-@pytest.mark.parametrize("kind", ["gru", pytest.param("lstm", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
 def test_a_recurrent_policy_learns_what_a_feed_forward_one_cannot(kind: Any) -> None:
     """Repeat the number seen one step ago: reward -|action - last observation|."""
 
