@@ -17,6 +17,7 @@ from surefoot.extensions.auxiliary import AuxiliaryPrediction, EstimatorLoss, Po
 from surefoot.networks.actor_critic import ActorCritic
 from surefoot.networks.config import ActorConfig, CriticConfig, EstimatorConfig
 from surefoot.testing.extension_suite import NUM_ENVS, NUM_STEPS, make_ppo
+from surefoot.training.evaluation import InferencePolicy
 from surefoot.types import Batch, PolicyOutput, Step
 
 
@@ -171,6 +172,21 @@ def test_a_network_brings_losses_of_its_own(rnn_type: Any) -> None:
     ppo = PPO(policy, spec, PPOConfig(), num_steps_per_env=NUM_STEPS, extensions=[PolicyLosses(2.0)])
     losses = [m["Aux/reconstruction"].item() for m in train(ppo, 25)]
     assert losses[-1] < 0.7 * losses[0]
+
+
+def test_what_a_network_keeps_of_its_last_pass_does_not_keep_it_from_being_used() -> None:
+    actor = ActorConfig(class_name="own:Network")
+    spec = make_ppo().spec
+    policy = ActorCritic(spec, actor, CriticConfig(hidden_dims=[8]), own_networks={"actor": Reconstructing})
+    ppo = PPO(policy, spec, PPOConfig(), num_steps_per_env=NUM_STEPS, extensions=[PolicyLosses()])
+    train(ppo, 1)
+    network = ppo.policy.actor.layers
+    assert isinstance(network, Reconstructing)
+    network.kept = {"errors": [network.error]}  # type: ignore[assignment]
+    obs = {"policy": torch.ones(NUM_ENVS, 5)}
+    copy = InferencePolicy(ppo.policy)
+    assert network.error.requires_grad, "the network in training is as it was"
+    assert torch.equal(copy(obs), ppo.policy.act(obs))
 
 
 def test_a_policy_without_losses_of_its_own_is_told_so() -> None:

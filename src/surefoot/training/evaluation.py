@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,7 +165,7 @@ class InferencePolicy:
         seed: int = 0,
         device: torch.device | str | None = None,
     ) -> None:
-        self.policy = copy.deepcopy(policy).to(device).eval().requires_grad_(False)
+        self.policy = _copy(policy).to(device).eval().requires_grad_(False)
         self.deterministic = deterministic
         self.device = next(self.policy.parameters()).device
         self._generator = torch.Generator(self.device).manual_seed(stream_seed(seed, "inference"))
@@ -198,6 +198,23 @@ class InferencePolicy:
                 f"without {missing}."
             )
         return {g: torch.as_tensor(observations[g], device=self.device) for g in observations}
+
+
+def _copy(policy: ActorCritic) -> ActorCritic:
+    """A deep copy. What a network of the user's keeps of its last pass is part of a graph, which cannot be
+    copied: it is taken out of it.
+    """
+    kept = [x for module in policy.modules() for x in _tensors(vars(module)) if not x.is_leaf]
+    return copy.deepcopy(policy, {id(x): x.detach().clone() for x in kept})
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """All that there are in nested mappings and lists."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (Mapping, list, tuple)):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors(part)
 
 
 @dataclass(frozen=True)
