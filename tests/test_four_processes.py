@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from surefoot import distributed
+from ranks import run_ranks
 from surefoot.algorithm.losses import masked_mean
 from surefoot.algorithm.ppo import PPO
 from surefoot.config import build_config, build_extensions, own_networks
@@ -99,13 +98,9 @@ def make_ppo(seed: int, rnn_type: str | None) -> PPO:
     return PPO(policy, spec, config.algorithm, num_steps_per_env=NUM_STEPS, extensions=extensions, seed=seed)
 
 
-def train(rank: int, port: int, folder: Path) -> None:
+def train(rank: int, folder: Path) -> None:
     # two nodes of two processes, as torchrun announces them
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank % 2), "GROUP_RANK": str(rank // 2)}
-    os.environ |= {"WORLD_SIZE": str(WORLD), "LOCAL_WORLD_SIZE": "2"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    distributed.init_from_env(torch.device("cpu"))
+    os.environ |= {"LOCAL_RANK": str(rank % 2), "GROUP_RANK": str(rank // 2), "LOCAL_WORLD_SIZE": "2"}
     found: dict[str, Any] = {}
     for rnn_type in (None, "gru"):
         ppo = make_ppo(seed=1 + rank, rnn_type=rnn_type)
@@ -128,7 +123,6 @@ def train(rank: int, port: int, folder: Path) -> None:
     same = make_ppo(seed=1, rnn_type=None)
     found["seeds of one run"] = same.action_generator.initial_seed()
     torch.save(found, folder / f"{rank}.pt")
-    distributed.shutdown()
 
 
 def observe(data: torch.Generator) -> dict[str, Tensor]:
@@ -140,10 +134,7 @@ def observe(data: torch.Generator) -> dict[str, Tensor]:
 
 @pytest.mark.slow
 def test_four_processes_with_every_extension_stay_equal_bit_for_bit(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    torch.multiprocessing.spawn(train, args=(port, tmp_path), nprocs=WORLD)
+    run_ranks(train, tmp_path, num_ranks=WORLD)
     first, *others = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(WORLD))
     for rnn_type in ("None", "gru"):
         assert any("discriminator" in name for name in first[rnn_type])

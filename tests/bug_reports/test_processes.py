@@ -6,8 +6,6 @@ One pair of processes runs everything and writes what it found; the tests read i
 
 from __future__ import annotations
 
-import os
-import socket
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ranks import run_ranks
 from surefoot import distributed
 from surefoot.algorithm.extension import Extension
 from surefoot.networks.actor_critic import ActorCritic
@@ -40,31 +39,15 @@ SMALL: dict[str, Any] = {
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
     """What each of two processes found; a hang is a failure, not a wait for ever."""
     folder = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    context = torch.multiprocessing.spawn(_be_a_rank, args=(port, folder), nprocs=2, join=False)
-    for _ in range(24):
-        if context.join(timeout=10):
-            break
-    else:
-        for process in context.processes:
-            process.kill()
-        pytest.fail("the two processes wait for each other")
+    run_ranks(explore, folder)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
-def _be_a_rank(rank: int, port: int, folder: Path) -> None:
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    distributed.init_from_env(torch.device("cpu"))
-    try:
-        found: Found = {}
-        for part in (_merging, _starting, _branching, _failing):
-            found |= part(rank)
-        torch.save(found, folder / f"{rank}.pt")
-    finally:
-        distributed.shutdown()
+def explore(rank: int, folder: Path) -> None:
+    found: Found = {}
+    for part in (_merging, _starting, _branching, _failing):
+        found |= part(rank)
+    torch.save(found, folder / f"{rank}.pt")
 
 
 def state_of(runner: OnPolicyRunner) -> dict[str, Tensor]:

@@ -90,7 +90,7 @@ def test_ppoamp_is_ppo_with_the_extension() -> None:
 @pytest.mark.parametrize(
     ("others", "message"),
     [
-        ({"obs_group": "polcy"}, "obs_group 'polcy'.*Did you mean 'policy'"),
+        ({"obs_group": "polcy"}, "obs_group wants .* 'polcy'.*Did you mean 'policy'"),
         ({"mask_group": "policy"}, "mask_group 'policy' must be one number"),
         ({"obs_group": "privileged"}, "have 5 features and the observation group 'privileged' has 4"),
         ({"num_frames": 20}, "clip 1 has 12 frames.*needs 20"),

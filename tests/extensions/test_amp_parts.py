@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -303,6 +304,8 @@ def test_clips_are_drawn_by_weight_whatever_their_length() -> None:
         ([ramp(0, 5), torch.full((5, 1), math.nan)], [1.0, 1.0], None, "clip 1: frame 0 is not finite"),
         ([ramp(0, 5)], [0.0], None, "nor all 0"),
         ([ramp(0, 5)], [-1.0], None, "must not be negative"),
+        ([ramp(0, 5)] * 2, [1.0, math.nan], None, "must not be negative or infinite"),
+        ([ramp(0, 5)] * 2, [math.inf, 1.0], None, "must not be negative or infinite"),
         ([ramp(0, 5)], [1.0, 1.0], None, "1 motion clips and 2 weights"),
         ([], [], None, "0 motion clips"),
     ],
@@ -324,12 +327,21 @@ def clips_for_a_step(step_dt: float) -> list[tuple[Tensor, float]]:
     return [(torch.full((4, 2), step_dt), 1.0), (torch.full((6, 2), -step_dt), 2.0)]
 
 
+def of_numpy(step_dt: float) -> list[tuple[Any, float]]:
+    return [(np.full((4, 2), step_dt), 1.0)]
+
+
 def not_clips(_: float) -> int:
     return 3
 
 
-def test_a_function_gives_the_demonstrations_and_is_told_the_step() -> None:
-    data = load_demonstrations(AMPConfig(dataset=f"{__name__}:clips_for_a_step"), 0.02)
+def not_numbers(_: float) -> list[tuple[None, float]]:
+    return [(None, 1.0)]
+
+
+@pytest.mark.parametrize("function", ["clips_for_a_step", "of_numpy"])
+def test_a_function_gives_the_demonstrations_and_is_told_the_step(function: str) -> None:
+    data = load_demonstrations(AMPConfig(dataset=f"{__name__}:{function}"), 0.02)
     assert data.frames.abs().unique().item() == pytest.approx(0.02)
     assert data.num_features == 2
 
@@ -341,6 +353,7 @@ def test_a_function_gives_the_demonstrations_and_is_told_the_step() -> None:
         ("no_such_module:f", "no module 'no_such_module'"),
         (f"{__name__}:clips_for_a_stp", "Did you mean 'clips_for_a_step'"),
         (f"{__name__}:not_clips", r"expected \[\(features"),
+        (f"{__name__}:not_numbers", r"expected \[\(features"),
         (f"{__name__}:NUMBERS", "expected a function"),
     ],
 )
@@ -366,12 +379,19 @@ DATASET = f"{__name__}:clips_for_a_step"
             "motion_weights has 2 numbers for 1",
         ),
         ({"dataset": DATASET, "num_frames": 1}, "num_frames = 1"),
-        ({"dataset": DATASET, "loss_type": "gan"}, "loss_type = \"gan\".*'lsgan', 'bce' or 'wgan'"),
+        ({"dataset": DATASET, "loss_type": "gan"}, 'loss_type = "gan".*one of lsgan, bce, wgan'),
         ({"dataset": DATASET, "hidden_dims": []}, "hidden_dims"),
-        ({"dataset": DATASET, "hidden_dims": [0]}, "hidden_dims.0 = 0"),
+        ({"dataset": DATASET, "hidden_dims": [0]}, r"hidden_dims.0 = \[0\]"),
         ({"dataset": DATASET, "disc_learning_rate": "fast"}, 'disc_learning_rate = "fast"'),
-        ({"dataset": DATASET, "replay_share": 1.0}, "replay_share = 1.0.*less than 1"),
+        ({"dataset": DATASET, "replay_share": 1.0}, "replay_share = 1.0.*below 1"),
         ({"dataset": DATASET, "style_weight": 1.5}, r"style_weight 1.5 must lie in \[0, 1\]"),
+        (
+            {
+                "dataset": DATASET,
+                "weight_schedule": {"mode": "step", "final_step": 9, "final_value": 1.5},
+            },
+            r"weight_schedule.final_value 1.5 must lie in \[0, 1\]",
+        ),
         ({"dataset": DATASET, "grad_penalty_scal": 1.0}, "Did you mean 'grad_penalty_scale'"),
         ({"dataset": DATASET, "task_style_lerp": 0.3}, "Surefoot calls it style_weight, which is 1 -"),
     ],
@@ -380,6 +400,11 @@ def test_a_wrong_key_is_named_with_its_full_path(keys: dict[str, Any], message: 
     config = build_config({"algorithm": {"class_name": "PPOAMP", "amp_cfg": keys}})
     with pytest.raises(ConfigError, match=f"algorithm.amp_cfg.*{message}"):
         build_extensions(config)
+
+
+def test_a_configuration_made_in_python_is_held_to_the_same_ranges() -> None:
+    with pytest.raises(ConfigError, match=r"replay_share = 1\.5"):
+        AMPConfig(dataset=DATASET, replay_share=1.5)
 
 
 def test_names_of_forks_lead_to_keys_that_exist() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from surefoot import distributed
+from ranks import run_ranks
 from surefoot.config import build_config, build_extensions
 from surefoot.errors import ConfigError
 from surefoot.extensions.reward_scaling import RewardScaling
@@ -367,8 +365,8 @@ def test_rnd_cfg_builds_it_and_null_does_not() -> None:
         ({"weight_schedule": {"mode": "step", "final_step": 9, "final_value": -1}}, "number of at least 0"),
         ({"weight": -1.0}, "weight = -1.0: expected a number of at least 0"),
         ({"learning_rate": 0.0}, "learning_rate = 0.0: expected a number above 0"),
-        ({"num_outputs": 0}, "num_outputs 0 must be at least 1"),
-        ({"sample_fraction": 0.0}, "must lie in (0, 1]"),
+        ({"num_outputs": 0}, "num_outputs = 0: expected a whole number of at least 1"),
+        ({"sample_fraction": 0.0}, "sample_fraction = 0.0: expected a number above 0 to 1"),
         ({"predictor_hidden_dims": [0]}, "predictor_hidden_dims [0]"),
         ({"target_hidden_dims": 64}, "target_hidden_dims 64"),
         ({"obs_groups": "policy"}, "expected a list of names"),
@@ -412,10 +410,7 @@ def test_it_explores_discrete_actions_and_logs_its_metrics() -> None:
 
 
 def test_m03_predictor_and_target_are_equal_on_both_ranks_at_the_start_and_later(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    torch.multiprocessing.spawn(_be_a_rank, args=(port, tmp_path), nprocs=2)
+    run_ranks(train_as_rank, tmp_path)
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
     for iteration in ("start", "end"):
         for name, x in first[iteration].items():
@@ -426,21 +421,15 @@ def test_m03_predictor_and_target_are_equal_on_both_ranks_at_the_start_and_later
     assert not any("target" in name for name in changed)
 
 
-def _be_a_rank(rank: int, port: int, folder: Path) -> None:
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    distributed.init_from_env(torch.device("cpu"))
-    try:
-        torch.manual_seed(rank)  # each rank would draw other weights
-        rnd = RND(value_head=True, **SMALL)
-        ppo = make_ppo(rnd, seed=1 + rank)
+def train_as_rank(rank: int, folder: Path) -> None:
+    torch.manual_seed(rank)  # each rank would draw other weights
+    rnd = RND(value_head=True, **SMALL)
+    ppo = make_ppo(rnd, seed=1 + rank)
 
-        def shared() -> dict[str, Tensor]:
-            # running returns are a number per environment, and so each rank's own
-            return {k: v.clone() for k, v in ppo.state_dict().items() if "carry" not in k}
+    def shared() -> dict[str, Tensor]:
+        # running returns are a number per environment, and so each rank's own
+        return {k: v.clone() for k, v in ppo.state_dict().items() if "carry" not in k}
 
-        found = {"start": shared()}
-        _train(ppo, 5, data_seed=rank)
-        torch.save(found | {"end": shared()}, folder / f"{rank}.pt")
-    finally:
-        distributed.shutdown()
+    found = {"start": shared()}
+    _train(ppo, 5, data_seed=rank)
+    torch.save(found | {"end": shared()}, folder / f"{rank}.pt")

@@ -7,7 +7,6 @@ import math
 import os
 import pickle
 import re
-import socket
 import subprocess
 import sys
 import warnings
@@ -19,8 +18,9 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from torch import multiprocessing, nn
+from torch import nn
 
+from ranks import run_ranks
 from surefoot import distributed
 from surefoot.algorithm.state import collect_state, restore_state
 from surefoot.errors import CheckpointError, SurefootError
@@ -203,9 +203,7 @@ class FullAtTheEnd(Hook):
             os.replace = self.disk.replace
 
 
-def run_in_two_processes(rank: int, port: int, directory: Path) -> None:
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
+def run_in_two_processes(rank: int, directory: Path) -> None:
     warnings.simplefilter("ignore")
     again = make_runner(directory / "again")
     again.hooks.append(FullAtTheEnd(1))
@@ -221,24 +219,10 @@ def run_in_two_processes(rank: int, port: int, directory: Path) -> None:
     other = make_runner(directory / "again")
     other.load(directory / "again" / "model_0.pt")
     other.learn(0)
-    distributed.shutdown()
 
 
 def test_all_processes_decide_alike_when_process_0_cannot_write(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    started = multiprocessing.spawn(run_in_two_processes, args=(port, tmp_path), nprocs=2, join=False)
-    assert started is not None
-    try:
-        for _ in range(2):  # once for each process that ends
-            if started.join(timeout=120):
-                break
-        else:
-            pytest.fail("one process waits for the other")
-    finally:
-        for process in started.processes:
-            process.kill()
+    run_ranks(run_in_two_processes, tmp_path)
     assert "model_1.pt" not in names(tmp_path / "never")
     assert iteration_in(tmp_path / "again", "last.pt") == 0
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from pathlib import Path
 
 import pytest
 import torch
-from torch import multiprocessing, nn
+from torch import nn
 
+from ranks import run_ranks
 from surefoot import distributed
 from surefoot.errors import SurefootError
 from surefoot.training.drift import DriftWatch, checksums
@@ -26,10 +25,7 @@ class Algorithm(nn.Module):
         self.register_buffer("carry", torch.full((4,), float(distributed.rank())))
 
 
-def compare(rank: int, port: int, directory: Path) -> None:
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    distributed.init_from_env(torch.device("cpu"))
+def compare(rank: int, directory: Path) -> None:
     alg, watch = Algorithm(), DriftWatch(num_envs=4, interval=5)
     # carry [4] differs and is per environment; first.weight [4, 4] has as many rows, and is compared
     watch.check(alg, 0)
@@ -45,14 +41,10 @@ def compare(rank: int, port: int, directory: Path) -> None:
     assert expected in str(caught.value)
     DriftWatch(4, skip=["first.weight", "second.bias"]).check(alg, 0)
     (directory / f"done{rank}").touch()
-    distributed.shutdown()
 
 
 def test_equal_processes_pass_and_one_perturbed_weight_is_named(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    multiprocessing.spawn(compare, args=(port, tmp_path), nprocs=2)
+    run_ranks(compare, tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
 
 

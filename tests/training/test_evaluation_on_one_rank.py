@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import time
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
-from torch import Tensor, multiprocessing
+from torch import Tensor
 
+from ranks import run_ranks
 from surefoot import distributed
 from surefoot.testing import TargetEnv
 from surefoot.training.evaluation import evaluate, load_policy
@@ -26,7 +23,6 @@ CONFIG: dict[str, Any] = {
     "env": {"reward_scaling": True},
     "logger": "none",
 }
-DEADLINE_S = 300.0
 
 
 def make_env() -> TargetEnv:
@@ -49,9 +45,7 @@ def use_the_policy(runner: OnPolicyRunner, run_dir: Path) -> None:
         assert evaluate(user, make_env(), episodes=20, seed=3)["episodes"] == 20
 
 
-def train(rank: int, port: int, directory: Path) -> None:
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
+def train(rank: int, directory: Path) -> None:
     runs = {}
     for name in ("plain", "evaluated"):
         runs[name] = runner = OnPolicyRunner(make_env(), CONFIG, directory / name, quiet=True)
@@ -63,17 +57,7 @@ def train(rank: int, port: int, directory: Path) -> None:
     assert torch.equal(weights(runs["evaluated"]), weights(runs["plain"]))
     both = distributed.gather_objects(weights(runs["evaluated"]))
     assert torch.equal(both[0], both[1])
-    distributed.shutdown()
 
 
 def test_evaluating_on_one_process_neither_hangs_nor_changes_training(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    context = multiprocessing.spawn(train, args=(port, tmp_path), nprocs=2, join=False)
-    deadline = time.monotonic() + DEADLINE_S
-    while not context.join(timeout=1.0):  # true when both have ended
-        if time.monotonic() > deadline:
-            for process in context.processes:
-                process.kill()
-            pytest.fail(f"the two processes did not end in {DEADLINE_S:g} s; one waits for the other")
+    run_ranks(train, tmp_path)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import multiprocessing
 
+from ranks import run_ranks
 from surefoot import distributed
 from surefoot.errors import NonFiniteError
 from surefoot.testing import TargetEnv
@@ -52,9 +50,7 @@ def weights(runner: OnPolicyRunner) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in runner.policy.parameters()])
 
 
-def train(rank: int, port: int, directory: Path) -> None:
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
+def train(rank: int, directory: Path) -> None:
     straight = make_runner(directory / "a")
     assert straight.config.num_envs == 2 * N
     assert straight.learn(2) == "finished"
@@ -94,14 +90,10 @@ def train(rank: int, port: int, directory: Path) -> None:
 
     with pytest.raises(Exception, match="already holds a run"):
         make_runner(directory / "a").learn(1)
-    distributed.shutdown()
 
 
 def test_two_processes_train_one_policy(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    multiprocessing.spawn(train, args=(port, tmp_path), nprocs=2)
+    run_ranks(train, tmp_path)
     records = read_records(tmp_path / "a" / "metrics.jsonl")
     assert [r["iteration"] for r in records] == [0, 1]
     assert [r["env_steps"] for r in records] == [1024 + 2 * N * 32 * (i + 1) for i in range(2)]
