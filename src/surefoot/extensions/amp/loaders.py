@@ -71,7 +71,7 @@ def load_clip(
             .csv, some .npz and .pkl) they are the names of its columns, and must be as many. None: the
             file's.
         dt: s, the control step: the clip is resampled to it. None: the frames as they are.
-        frame_dt: s between the file's frames, where it does not say.
+        frame_dt: s between the file's frames, where it does not say or deviates from its format.
         quaternion_order: Where a file deviates from its format.
 
     Raises:
@@ -94,7 +94,7 @@ def load_clip(
                 f"{raw.joints.shape[-1]} joints in its order."
             )
         names = tuple(joint_names)
-    frame_dt = raw.dt if raw.dt is not None else frame_dt
+    frame_dt = raw.dt if frame_dt is None else frame_dt
     if frame_dt is None:
         raise ConfigError(f"{path}: field 'fps' is missing, and frame_dt was not passed.")
     order = quaternion_order or raw.order

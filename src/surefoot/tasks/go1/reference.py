@@ -162,9 +162,8 @@ def _foot_track(leg: int, gait: Gait, path: _Path, time: Array) -> Array:
     prints = _footprints(leg, gait, path, int(cycle[-1]))
     progress = np.minimum((phase - cycle) / (1.0 - gait.duty), 1.0)  # 1: it stands
     start, end = prints[cycle], prints[cycle + 1]
-    blend = 0.5 - 0.5 * np.cos(
-        np.pi * progress
-    )  # at rest at both ends; a cycloid would be a third faster between
+    # at rest at both ends; a cycloid would be a third faster between
+    blend = 0.5 - 0.5 * np.cos(np.pi * progress)
     lift = SWING_HEIGHT * np.sin(np.pi * progress) ** 2 * (start != end).any(1)
     return np.column_stack([start + blend[:, None] * (end - start), FOOT_RADIUS + lift])
 
