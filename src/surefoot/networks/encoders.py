@@ -92,18 +92,27 @@ def as_vector(space: gymnasium.Space[Any], x: Tensor) -> Tensor:
     return vector if dims == 1 else vector.flatten(-dims) if dims else vector.unsqueeze(-1)
 
 
+def space_of(spaces: Mapping[str, gymnasium.Space[Any]], group: str, what: str) -> gymnasium.Space[Any]:
+    """The space of a group that `what` reads.
+
+    Raises:
+        ConfigError: there is no such group.
+    """
+    if group not in spaces:
+        raise ConfigError(
+            f"{what} wants the observation group '{group}', which the environment does not give; it has "
+            f"{sorted(spaces)}.{did_you_mean(group, spaces)}"
+        )
+    return spaces[group]
+
+
 def part_size(spaces: Mapping[str, gymnasium.Space[Any]], group: str, part: slice, what: str) -> int:
     """Numbers in the part of a group that `what` wants to predict.
 
     Raises:
         ConfigError: there is no such group, or no such part.
     """
-    if group not in spaces:
-        raise ConfigError(
-            f"{what} wants the observation group '{group}'; the environment has {sorted(spaces)}."
-            f"{did_you_mean(group, spaces)}"
-        )
-    shape = spaces[group].shape or ()
+    shape = space_of(spaces, group, what).shape or ()
     size = len(range(*part.indices(shape[-1] if shape else 0)))
     if len(shape) != 1 or not size or (part.stop or 0) > shape[0]:
         raise ConfigError(

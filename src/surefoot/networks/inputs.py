@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import gymnasium
 import torch
 from torch import Tensor, nn
 
 from surefoot.errors import ConfigError, did_you_mean
 from surefoot.networks.config import NetworkConfig
-from surefoot.networks.encoders import as_vector, vector_size
+from surefoot.networks.encoders import as_vector, space_of, vector_size
 from surefoot.networks.images import ImageShape, image_shape
 from surefoot.networks.mirror import map_fault
 from surefoot.networks.normalizers import RunningNormalizer
@@ -140,7 +142,9 @@ class InputPipeline(nn.Module):
             yield name, normalizer
 
 
-def resolve_groups(spaces: Mapping[str, object], wanted: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+def resolve_groups(
+    spaces: Mapping[str, gymnasium.Space[Any]], wanted: Mapping[str, Sequence[str]]
+) -> dict[str, list[str]]:
     """Observation groups of actor and critic, as asked for or by the default rule."""
     for name in wanted:
         if name not in SETS:
@@ -164,11 +168,7 @@ def resolve_groups(spaces: Mapping[str, object], wanted: Mapping[str, Sequence[s
                 f"obs_groups.{name}: '{MASK_GROUP}' masks actions and is never a network's input."
             )
         for group in groups[name]:
-            if group not in spaces:
-                raise ConfigError(
-                    f"obs_groups.{name} wants the observation group '{group}', which the environment does "
-                    f"not give; it has {sorted(spaces)}.{did_you_mean(group, spaces)}"
-                )
+            space_of(spaces, group, f"obs_groups.{name}")
     return groups
 
 

@@ -15,15 +15,15 @@ from surefoot import distributed
 from surefoot.algorithm.extension import Extension
 from surefoot.algorithm.losses import masked_mean
 from surefoot.algorithm.rollout_storage import RolloutStorage
-from surefoot.errors import ConfigError, did_you_mean
+from surefoot.errors import ConfigError
 from surefoot.extensions.amp.config import AMPConfig
 from surefoot.extensions.amp.dataset import Demonstrations, MotionDataset, load_demonstrations
 from surefoot.extensions.amp.discriminator import LOSSES, Discriminator, gradient_penalty, threshold
 from surefoot.extensions.amp.replay import ReplayBuffer
 from surefoot.extensions.amp.rewards import COMBINATIONS, bce_reward, lsgan_reward, wgan_reward
 from surefoot.extensions.amp.windows import WindowCutter
-from surefoot.extensions.weight_schedule import WeightSchedule
 from surefoot.networks.actor_critic import ActorCritic
+from surefoot.networks.encoders import space_of
 from surefoot.networks.normalizers import RunningNormalizer
 from surefoot.types import EnvSpec, Stats
 
@@ -67,7 +67,6 @@ class AMP(Extension):
                 "there are no demonstrations: set dataset (package.module:function) or motion_files."
             )
         self.combine, self.neutral_style = COMBINATIONS[self.config.combination]
-        self.schedule = WeightSchedule.of(self.config.weight_schedule or {})
         for name in ("iteration", "num_steps", "num_saturated"):
             self.register_buffer(name, torch.zeros((), dtype=torch.int64))
 
@@ -101,16 +100,10 @@ class AMP(Extension):
 
     def _group_size(self, spec: EnvSpec, group: str, key: str) -> int:
         """Numbers per environment of an observation group."""
-        spaces = spec.observation_spaces
-        if group not in spaces:
-            raise ConfigError(
-                f"AMP: {key} '{group}': the environment has no such observation group; it has "
-                f"{sorted(spaces)}.{did_you_mean(group, spaces)}"
-            )
-        shape = spaces[group].shape
-        if shape is None or len(shape) != 1:
-            raise ConfigError(f"AMP: {key} '{group}' has the space {spaces[group]}; expected a vector.")
-        return shape[0]
+        space = space_of(spec.observation_spaces, group, f"AMP: {key}")
+        if space.shape is None or len(space.shape) != 1:
+            raise ConfigError(f"AMP: {key} '{group}' has the space {space}; expected a vector.")
+        return space.shape[0]
 
     def _dataset(self, spec: EnvSpec) -> MotionDataset:
         if self.demonstrations is None:
@@ -153,7 +146,7 @@ class AMP(Extension):
         style = self.config.style_reward_scale * self.style
         self.task = reward
         step = self.num_steps + torch.arange(reward.shape[0], device=reward.device)
-        weight = self.schedule.weight(self.config.style_weight, step).unsqueeze(-1)
+        weight = self.config.schedule.weight(self.config.style_weight, step).unsqueeze(-1)
         return self.combine(reward, torch.where(self.applies, style, self.neutral_style), weight)
 
     def _scores(self, windows: Tensor) -> Tensor:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Interval, Len
-from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from surefoot.algorithm.config import Rate, Weight
 from surefoot.errors import ConfigError, did_you_mean
+from surefoot.extensions.weight_schedule import WeightSchedule
+from surefoot.field_checks import Checked
 from surefoot.networks.config import Activation
 
 FORKS = {
@@ -31,13 +31,11 @@ FORKS = {
 
 
 @dataclass(frozen=True)
-class AMPConfig:
+class AMPConfig(Checked):
     """Adversarial motion priors (Peng et al. 2021, arXiv:2104.02180).
 
     Demonstrations come from `dataset` or from `motion_files`.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, allow_inf_nan=False)
 
     dataset: str | None = None
     """`package.module:function`: called with the seconds per environment step, it returns `[(features [F, D],
@@ -115,6 +113,7 @@ class AMPConfig:
     `{mode: linear, initial_step, final_step, final_value}`; null: constant."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.dataset is not None and self.motion_files is not None:
             raise ConfigError("dataset and motion_files both say where demonstrations come from; keep one.")
         of_files = [name for name in ("motion_weights", "joint_names", "features") if getattr(self, name)]
@@ -127,29 +126,31 @@ class AMPConfig:
             raise ConfigError(
                 f"motion_weights has {len(weights)} numbers for {len(self.motion_files or ())} motion_files."
             )
-        if self.combination != "additive" and self.style_weight > 1:
-            raise ConfigError(
-                f"style_weight {self.style_weight} must lie in [0, 1] with combination '{self.combination}'."
-            )
+        style = {
+            "style_weight": self.style_weight,
+            "weight_schedule.final_value": self.schedule.final_value or 0.0,
+        }
+        for name, weight in style.items():
+            if self.combination != "additive" and weight > 1:
+                raise ConfigError(
+                    f"{name} {weight} must lie in [0, 1] with combination '{self.combination}'."
+                )
+
+    @property
+    def schedule(self) -> WeightSchedule:
+        """Of `style_weight`."""
+        return WeightSchedule.of(self.weight_schedule or {})
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> AMPConfig:
         """From a mapping of a configuration.
 
         Raises:
-            ConfigError: naming the first key that is unknown, of a wrong type or out of its range.
+            ConfigError: naming the keys that are unknown, of a wrong type or out of their range.
         """
         known = [f.name for f in fields(cls)]
         for key in values:
             if key not in known:
                 near = f" Surefoot calls it {FORKS[key]}." if key in FORKS else did_you_mean(key, known)
                 raise ConfigError(f"unknown key '{key}'.{near or ' Known: ' + ', '.join(known) + '.'}")
-        try:
-            return TypeAdapter(cls).validate_json(json.dumps(dict(values)))
-        except ValidationError as error:
-            first = error.errors()[0]
-            cause = first.get("ctx", {}).get("error")
-            if isinstance(cause, ConfigError):
-                raise cause from None
-            path = ".".join(map(str, first["loc"]))
-            raise ConfigError(f"{path} = {json.dumps(first['input'])}: {first['msg'].lower()}.") from None
+        return cls(**values)

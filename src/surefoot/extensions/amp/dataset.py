@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,8 +49,8 @@ class MotionDataset(nn.Module):
             raise ConfigError(f"num_frames {num_frames}: a window has at least 2 frames.")
         if len(weights) != len(features) or not features:
             raise ConfigError(f"there are {len(features)} motion clips and {len(weights)} weights.")
-        if min(weights) < 0 or sum(weights) <= 0:
-            raise ConfigError(f"motion weights {list(weights)} must not be negative, nor all 0.")
+        if not all(0 <= weight < math.inf for weight in weights) or not any(weights):
+            raise ConfigError(f"motion weights {list(weights)} must not be negative or infinite, nor all 0.")
         for name, clip in zip(names, features, strict=True):
             _check_clip(name, clip, features[0], num_frames)
         self.num_frames = num_frames
@@ -109,8 +110,9 @@ def load_demonstrations(config: AMPConfig, step_dt: float | None) -> MotionDatas
         raise ConfigError(f'dataset = "{config.dataset}": expected a function of the seconds per step.')
     clips: Any = function(step_dt)
     try:
-        features, weights = [x for x, _ in clips], [float(weight) for _, weight in clips]
-    except (TypeError, ValueError) as error:
+        features = [torch.as_tensor(x) for x, _ in clips]
+        weights = [float(weight) for _, weight in clips]
+    except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(
             f'dataset = "{config.dataset}": expected [(features [F, D], weight), ...] ({error}).'
         ) from error
