@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge, Interval
 from torch import Tensor, nn
 
 from surefoot import distributed
@@ -16,15 +17,17 @@ from surefoot.algorithm.extension import Extension
 from surefoot.algorithm.losses import masked_mean
 from surefoot.algorithm.returns import gae
 from surefoot.algorithm.rollout_storage import RolloutStorage
-from surefoot.errors import ConfigError, did_you_mean
+from surefoot.errors import ConfigError
 from surefoot.extensions.reward_scaling import RewardScaling
 from surefoot.extensions.weight_schedule import WeightSchedule
 from surefoot.networks.actor_critic import ActorCritic
-from surefoot.networks.config import NetworkConfig
-from surefoot.networks.encoders import ACTIVATIONS, as_vector, make_mlp, vector_size
+from surefoot.networks.config import Activation, NetworkConfig
+from surefoot.networks.encoders import as_vector, make_mlp, space_of, vector_size
 from surefoot.networks.normalizers import RunningNormalizer
 from surefoot.types import EnvSpec, Observations, Stats
 
+Count = Annotated[int, Ge(1)]
+Share = Annotated[float, Interval(ge=0, le=1)]
 STATE_CLIP = 5.0
 """Normalised observations are clipped to ± this (Burda et al. 2018, section 2.4)."""
 
@@ -61,7 +64,7 @@ class RND(Extension):
         lam: λ of the bonus' own advantage estimation, with `value_head`.
 
     Raises:
-        ConfigError: an argument out of its range; in `setup`, a group that the environment does not give.
+        ConfigError: arguments do not fit together; in `setup`, the environment does not give a group.
     """
 
     num_steps: Tensor
@@ -76,23 +79,24 @@ class RND(Extension):
         reward_normalization: bool = True,
         state_normalization: bool = True,
         learning_rate: Rate = 1e-3,
-        num_outputs: int = 16,
+        num_outputs: Count = 16,
         predictor_hidden_dims: Sequence[int] = (128, 128),
         target_hidden_dims: Sequence[int] = (128, 128),
-        activation: str = "elu",
-        num_learning_epochs: int = 1,
-        num_mini_batches: int = 4,
-        sample_fraction: float = 1.0,
+        activation: Activation = "elu",
+        num_learning_epochs: Count = 1,
+        num_mini_batches: Count = 4,
+        sample_fraction: Annotated[float, Interval(gt=0, le=1)] = 1.0,
         episodic: bool = True,
         value_head: bool = False,
-        gamma: float | None = None,
-        lam: float = 0.95,
+        gamma: Share | None = None,
+        lam: Share = 0.95,
     ) -> None:
         super().__init__()
         self.weight, self.schedule = weight, WeightSchedule.of(weight_schedule or {})
         self.wanted_groups, self.has_value_head = obs_groups, value_head
         self.normalizes_reward, self.normalizes_state = reward_normalization, state_normalization
-        self.learning_rate, self.num_outputs, self.activation = learning_rate, num_outputs, activation
+        self.learning_rate, self.num_outputs = learning_rate, num_outputs
+        self.activation: Activation = activation
         self.hidden_dims = {"predictor": predictor_hidden_dims, "target": target_hidden_dims}
         self.num_learning_epochs, self.num_mini_batches = num_learning_epochs, num_mini_batches
         self.sample_fraction, self.episodic, self.gamma, self.lam = sample_fraction, episodic, gamma, lam
@@ -100,19 +104,6 @@ class RND(Extension):
         self.register_buffer("num_steps", torch.zeros((), dtype=torch.int64))
 
     def _check_arguments(self) -> None:
-        checks = {
-            "weight": (self.weight >= 0, "must not be negative"),
-            "learning_rate": (self.learning_rate > 0, "must be above 0"),
-            "num_outputs": (self.num_outputs >= 1, "must be at least 1"),
-            "num_learning_epochs": (self.num_learning_epochs >= 1, "must be at least 1"),
-            "num_mini_batches": (self.num_mini_batches >= 1, "must be at least 1"),
-            "sample_fraction": (0 < self.sample_fraction <= 1, "must lie in (0, 1]"),
-            "gamma": (self.gamma is None or 0 <= self.gamma <= 1, "must lie in [0, 1]"),
-            "lam": (0 <= self.lam <= 1, "must lie in [0, 1]"),
-        }
-        for name, (is_fine, rule) in checks.items():
-            if not is_fine:
-                raise ConfigError(f"RND: {name} {getattr(self, name)} {rule}.")
         for network, dims in self.hidden_dims.items():
             if not isinstance(dims, list | tuple) or not all(map(_is_width, dims)):
                 raise ConfigError(
@@ -121,11 +112,6 @@ class RND(Extension):
                 )
         if self.wanted_groups is not None and not isinstance(self.wanted_groups, list | tuple):
             raise ConfigError(f"RND: obs_groups {self.wanted_groups!r}: expected a list of names.")
-        if self.activation not in ACTIVATIONS:
-            near = did_you_mean(self.activation, ACTIVATIONS)
-            raise ConfigError(
-                f"RND: activation '{self.activation}': expected {', '.join(ACTIVATIONS)}.{near}"
-            )
         if self.gamma is not None and not self.has_value_head:
             raise ConfigError("RND: gamma, a discount of its own, needs value_head: true.")
         if not (self.episodic or self.has_value_head):
@@ -133,7 +119,8 @@ class RND(Extension):
 
     def setup(self, spec: EnvSpec, policy: ActorCritic) -> None:
         self.groups = list(policy.groups["actor"] if self.wanted_groups is None else self.wanted_groups)
-        self.spaces = {group: self._space(spec, group) for group in self.groups}
+        spaces = spec.observation_spaces
+        self.spaces = {group: space_of(spaces, group, "RND: obs_groups") for group in self.groups}
         size = sum(vector_size(space, group) for group, space in self.spaces.items())
         self.state_normalizer = RunningNormalizer(size, STATE_CLIP) if self.normalizes_state else None
         self.reward_scaling = RewardScaling(episodic=self.episodic) if self.normalizes_reward else None
@@ -153,18 +140,9 @@ class RND(Extension):
     def observation_groups(self) -> Sequence[str]:
         return self.groups
 
-    def _space(self, spec: EnvSpec, group: str) -> Any:
-        spaces = spec.observation_spaces
-        if group not in spaces:
-            raise ConfigError(
-                f"RND: obs_groups wants the observation group '{group}', which the environment does not "
-                f"give; it has {sorted(spaces)}.{did_you_mean(group, spaces)}"
-            )
-        return spaces[group]
-
     def _network(self, size: int, hidden_dims: Sequence[int], num_outputs: int) -> nn.Sequential:
         widths = [size if width == -1 else width for width in hidden_dims]
-        hidden = make_mlp(size, NetworkConfig(hidden_dims=widths, activation=self.activation))  # pyright: ignore[reportArgumentType]
+        hidden = make_mlp(size, NetworkConfig(hidden_dims=widths, activation=self.activation))
         return nn.Sequential(*hidden, nn.Linear(widths[-1] if widths else size, num_outputs))
 
     # ------------------------------------------------------------------ the bonus
