@@ -367,6 +367,15 @@ def test_with_nothing_to_learn_from_the_discriminator_rests() -> None:
     assert rollouts.play(cloud(0.0, 7, 2, 1))["Amp/usable"] > 0
 
 
+def test_fewer_rows_than_mini_batches_make_as_many_mini_batches() -> None:
+    rollouts = Rollouts({"disc_num_mini_batches": 8}, [(cloud(0.0, 100, 1), 1.0)], 1, 3)
+    sizes, forward = [], rollouts.amp.discriminator.forward
+    rollouts.amp.discriminator.forward = lambda x: (sizes.append(len(x)), forward(x))[1]  # type: ignore[method-assign]
+    rollouts.play(cloud(0.0, 4, 1, 1))
+    # three windows are scored for the reward, then learned from one by one, beside a demonstration each
+    assert sizes == [3] + [1, 1] * 3
+
+
 def test_the_discriminator_is_trained_at_its_interval() -> None:
     rollouts = Rollouts({"disc_update_interval": 3}, [(cloud(0.0, 100, 1), 1.0)], 2, 6)
     has_loss = ["Amp/loss" in rollouts.play(cloud(1.0, 7, 2, 1)) for _ in range(6)]

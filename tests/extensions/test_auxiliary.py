@@ -174,6 +174,21 @@ def test_a_network_brings_losses_of_its_own(rnn_type: Any) -> None:
     assert losses[-1] < 0.7 * losses[0]
 
 
+def test_losses_of_the_same_name_in_actor_and_critic_both_count() -> None:
+    torch.manual_seed(0)
+    spec = make_ppo().spec
+    actor, critic = ActorConfig(class_name="own:Network"), CriticConfig(class_name="own:Network")
+    both = {"actor": Reconstructing, "critic": Reconstructing}
+    policy = ActorCritic(spec, actor, critic, own_networks=both)
+    ppo = PPO(policy, spec, PPOConfig(), num_steps_per_env=NUM_STEPS, extensions=[PolicyLosses()])
+    networks = [module for module in policy.modules() if isinstance(module, Reconstructing)]
+    before = [network.decode.weight.detach().clone() for network in networks]
+    train(ppo, 1)
+    assert len(networks) == 2
+    for network, old in zip(networks, before, strict=True):
+        assert not torch.equal(network.decode.weight, old)
+
+
 def test_what_a_network_keeps_of_its_last_pass_does_not_keep_it_from_being_used() -> None:
     actor = ActorConfig(class_name="own:Network")
     spec = make_ppo().spec

@@ -95,7 +95,7 @@ class PolicyLosses(Extension):
     """The losses that modules of the policy define themselves, such as a network of your own.
 
     Every module of the policy with a method `aux_losses(batch, out)` is asked, after the forward pass of a
-    mini-batch, for `{name: scalar}`; `name` is logged as `Aux/name`.
+    mini-batch, for `{name: scalar}`; `name` is logged as `Aux/name`, of several modules the sum.
 
     Args:
         coef: Weight of their sum.
@@ -113,5 +113,6 @@ class PolicyLosses(Extension):
         terms: dict[str, Tensor] = {}
         for module in policy.modules():
             if hasattr(module, "aux_losses"):
-                terms |= module.aux_losses(batch, out)  # pyright: ignore[reportCallIssue]
+                for name, x in module.aux_losses(batch, out).items():  # pyright: ignore[reportCallIssue]
+                    terms[name] = terms.get(name, 0.0) + x
         return {name if "/" in name else f"Aux/{name}": self.coef * x for name, x in terms.items()}

@@ -56,7 +56,7 @@ def make_mirrors(wanted: Any, spec: EnvSpec, groups: Sequence[str]) -> list[Mirr
     """
     entries = wanted if isinstance(wanted, list | tuple) else [wanted]
     if not entries:
-        raise ConfigError("Symmetry: mirror is an empty list; name at least one symmetry, or null for all.")
+        raise ConfigError("Symmetry: mirror is an empty list; name at least one symmetry, or null.")
     return [_make(entry, spec, groups, f"mirror.{i}") for i, entry in enumerate(entries)]
 
 

@@ -177,9 +177,10 @@ class AMP(Extension):
         }
         rows = self.usable.flatten().nonzero().squeeze(-1)
         is_due = int(self.iteration) % self.config.disc_update_interval == 0
-        # without rows in any process there is nothing to learn; momentum alone must not move the weights
-        if is_due and int(distributed.all_sum(torch.tensor(len(rows), device=rows.device))):
-            stats |= self._train(rows)
+        # a mini-batch without rows teaches nothing, and momentum alone must not move the weights
+        total = int(distributed.all_sum(torch.tensor(len(rows), device=rows.device))) if is_due else 0
+        if total:
+            stats |= self._train(rows, min(self.config.disc_num_mini_batches, total))
         if self.replay is not None:
             self._remember(self.replay)
         self._update_normalizer(rollout)
@@ -191,10 +192,10 @@ class AMP(Extension):
         del self.windows
         return stats
 
-    def _train(self, rows: Tensor) -> Stats:
+    def _train(self, rows: Tensor, num_mini_batches: int) -> Stats:
         """Epochs of mini-batches of the windows at `rows` [R], with as many demonstrations."""
         history: dict[str, list[Tensor]] = defaultdict(list)
-        for policy, demo in self._mini_batches(rows):
+        for policy, demo in self._mini_batches(rows, num_mini_batches):
             # processes with more windows count for more
             share = torch.tensor(float(len(policy)), device=policy.device)
             share = share / distributed.mean(share.clone()).clamp(min=1)
@@ -204,13 +205,13 @@ class AMP(Extension):
                 history[name].append(value.detach())
         return {name: torch.stack(values).mean() for name, values in history.items()}
 
-    def _mini_batches(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def _mini_batches(self, rows: Tensor, num_mini_batches: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Raw windows [B, K, D] of the policy, now and earlier, and of demonstrations."""
         config, windows = self.config, self.windows.flatten(0, 1)
         has_replay = self.replay is not None and bool(self.replay.num_inserted.any())
         for _ in range(config.disc_num_epochs):
             order = torch.randperm(len(rows), generator=self.generator, device=rows.device)
-            for part in rows[order].tensor_split(config.disc_num_mini_batches):
+            for part in rows[order].tensor_split(num_mini_batches):
                 count = min(len(part), config.disc_max_batch_size)
                 num_old = round(config.replay_share * count) if has_replay else 0
                 policy = windows[part[: count - num_old]]
