@@ -389,6 +389,16 @@ def test_t07_an_honest_environment_gets_no_warning(environment: Any) -> None:
         runner.learn(4)
 
 
+def test_episodes_that_end_while_normalisers_warm_up_count_as_reported() -> None:
+    network = {**SMALL["actor"], "obs_normalization": True}
+    config = {**SMALL, "actor": network, "critic": network}
+    # 256 steps of warm-up: every environment is cut off in them, none in the first rollout
+    runner = OnPolicyRunner(ConstantEnv(4, 200, ends="truncated"), config, quiet=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        runner.learn(1)
+
+
 def _ending_early() -> ConstantEnv:
     class Early(ConstantEnv):
         def judge(self, actions: Tensor) -> tuple[Tensor, Tensor]:

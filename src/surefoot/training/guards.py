@@ -133,7 +133,7 @@ class TimeLimitWatch:
             episodes: (environment, length) of those that finished.
             truncations: Time limits reported in it.
         """
-        if self._limits is None or not episodes:
+        if self._limits is None:
             return
         if truncations:
             self._limits = None

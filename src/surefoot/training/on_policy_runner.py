@@ -272,6 +272,7 @@ class OnPolicyRunner:
         if not len(self.policy.inputs.normalizers):
             return
         generator = distributed.generator(self.config.seed, "warm-up", self.device, distributed.rank())
+        truncations = torch.zeros((), device=self.device)
 
         def observations() -> Iterator[Observations]:
             for _ in range(math.ceil(WARM_UP_SAMPLES / self.total_envs)):
@@ -279,11 +280,13 @@ class OnPolicyRunner:
                 yield self.observations
                 actions = self.policy.act(self.observations, deterministic=False, generator=generator)
                 step = self._step(actions)
+                truncations.add_(step.truncated.sum())
                 self.policy.reset(step.starts)
                 self.observations = step.observations
                 self.env_steps += self.total_envs
 
         self.alg.warm_up(observations())
+        self._time_limits.look([], float(truncations))  # iteration 0 counts the episodes, not these
         self.policy.reset()
 
     # ------------------------------------------------------------------ for users
