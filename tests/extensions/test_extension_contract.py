@@ -190,6 +190,22 @@ def test_a_loss_is_added_and_logged() -> None:
         check_extension(NotFinite, two_processes=False)
 
 
+class One(Extension):
+    """A loss that is 1 whatever the policy does."""
+
+    def loss(self, batch: Batch, out: PolicyOutput, policy: ActorCritic) -> dict[str, Tensor]:
+        return {"Own/one": torch.ones(())}
+
+
+def test_of_two_losses_of_one_name_the_sum_is_logged() -> None:
+    ppo = make_ppo(One(), One())
+    logged: list[dict[str, Tensor]] = []
+    update = ppo.update
+    ppo.update = lambda: logged.append(update()) or logged[-1]  # type: ignore[method-assign,func-returns-value]
+    _train(ppo, 1)
+    assert logged[0]["Own/one"] == 2
+
+
 class NotFinite(Extension):
     """A reward that is not a number."""
 

@@ -215,7 +215,7 @@ class PPO(nn.Module):
         loss, kl, terms = self._loss(batch, out)
         for extension in self._each_extension():
             for name, term in extension.loss(batch, out, self.policy).items():
-                loss, terms[name] = loss + term, term
+                loss, terms[name] = loss + term, terms.get(name, 0.0) + term
         rows = batch.sampled(torch.ones_like(batch.index) if batch.mask is None else batch.mask).sum()
         norm, kl, skipped = self.optimizer.minimize(loss, kl, rows)
         self.policy.project()

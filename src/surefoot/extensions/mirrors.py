@@ -195,14 +195,15 @@ ACTIONS = "the actions"
 
 
 def _as_one(observations: Mapping[str, Tensor], actions: Tensor | None) -> dict[str, Tensor]:
-    """By the name that an error gives them."""
-    named = {f"observation group '{g}'": x for g, x in observations.items()}
-    return named if actions is None else named | {ACTIONS: actions}
+    return {**observations} if actions is None else {**observations, ACTIONS: actions}
 
 
 def _apart(named: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-    groups = {name.split("'")[1]: x for name, x in named.items() if name != ACTIONS}
-    return groups, named[ACTIONS]
+    return {g: x for g, x in named.items() if g != ACTIONS}, named[ACTIONS]
+
+
+def _label(name: str) -> str:
+    return name if name == ACTIONS else f"observation group '{name}'"
 
 
 def _apply(mirror: Mirror, observations: Observations, actions: Tensor) -> dict[str, Tensor]:
@@ -240,7 +241,7 @@ def _same_form(mirror: Mirror, given: Mapping[str, Tensor], images: Mapping[str,
         image = images[name]
         if (image.shape, image.dtype, image.device) != (x.shape, x.dtype, x.device):
             raise ConfigError(
-                f"Symmetry: {mirror.name} made of {name} {tuple(x.shape)} {x.dtype} on {x.device} "
+                f"Symmetry: {mirror.name} made of {_label(name)} {tuple(x.shape)} {x.dtype} on {x.device} "
                 f"{tuple(image.shape)} {image.dtype} on {image.device}; expected the same shape (mirrored "
                 "rows only), type and device."
             )
@@ -257,7 +258,7 @@ def _expect(mirror: Mirror, wanted: Mapping[str, Tensor], got: Mapping[str, Tens
 def _entries(name: str, wrong: Tensor) -> str:
     """Which entries are wrong in any row of [R, ...]."""
     found = wrong.flatten(1).any(0).nonzero().flatten().tolist()
-    return f"{name} entries {found[:12]}{' and more' if len(found) > 12 else ''}"
+    return f"{_label(name)} entries {found[:12]}{' and more' if len(found) > 12 else ''}"
 
 
 def _inside(
@@ -269,7 +270,7 @@ def _inside(
 ) -> None:
     """Bounds of a space are symmetric where its entries are: a wrong sign or partner often breaks them."""
     observations, actions = _apart(images)
-    checks = [(f"observation group '{g}'", x, spaces[g]) for g, x in observations.items()]
+    checks = [(g, x, spaces[g]) for g, x in observations.items()]
     if isinstance(action_space, gymnasium.spaces.Box):
         # what the environment would get is to be the image of what it got
         probes = _probe_actions(action_space, actions.device, actions.dtype)
