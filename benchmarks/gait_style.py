@@ -29,7 +29,7 @@ from surefoot.extensions.amp.loaders import load_clip
 from surefoot.tasks import make
 from surefoot.tasks.go1.amp import TROT_CLIPS, robot_states
 from surefoot.tasks.go1.motion import is_moving
-from surefoot.tasks.go1.observations import GROUPS
+from surefoot.tasks.go1.observations import GROUPS, ObservationGroup
 from surefoot.tasks.go1.reference import CLIPS
 from surefoot.training.evaluation import load_policy
 from surefoot.types import Observations
@@ -71,11 +71,9 @@ def of_clips(names: list[str]) -> Gait:
 
 def read(observations: Observations, group: str, name: str) -> np.ndarray:
     """[N, D] of an entry, in physical units."""
-    entries = GROUPS[group]
-    before = list(entries)[: list(entries).index(name)]
-    start = sum(len(entries[n].names) for n in before)
-    values = observations[group][:, start : start + len(entries[name].names)].numpy()
-    return values / np.array(entries[name].scale, np.float32)
+    layout = ObservationGroup(GROUPS[group])
+    columns = [i for i, entry in enumerate(layout.names) if entry.startswith(f"{name}.")]
+    return observations[group].numpy()[:, columns] / layout.scale[columns]
 
 
 def of_run(run: str, robots: int, seconds: float, seed: int) -> tuple[Gait, dict[str, float]]:
