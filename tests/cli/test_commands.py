@@ -36,6 +36,7 @@ def test_every_command_has_help_with_an_example(surefoot, command):
 def test_help_lists_every_command_with_what_it_does(surefoot):
     output = surefoot("--help").output
     assert all(f"  {command} " in output for command in COMMANDS)
+    assert not [line for line in output.splitlines()[1:] if line.endswith("...")]
 
 
 def test_help_imports_no_torch_and_is_quick():

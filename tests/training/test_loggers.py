@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.summary.writer import event_file_writer
 
 from surefoot.errors import ConfigError
-from surefoot.training.console import ConsoleProgress
+from surefoot.training.console import ConsoleProgress, summary
 from surefoot.training.loggers import JsonlLogger, TensorBoardLogger, open_loggers, read_records
 from surefoot.training.manifest import git_state, versions
 
@@ -170,6 +170,14 @@ def test_in_a_terminal_there_is_a_bar() -> None:
     progress.close()
     assert "reward -7.25" in stream.getvalue()
     assert "6/10" in stream.getvalue()
+
+
+def test_what_was_lost_stands_on_the_screen_and_nothing_where_nothing_was() -> None:
+    lost = {"Data/quarantined": 1216.0, "Data/restarts": 2.0}
+    assert "quarantined 1,216  restarts 2" in summary(lost)
+    sound = summary(dict.fromkeys(lost, 0.0))
+    assert "quarantined" not in sound
+    assert "restarts" not in sound
 
 
 def test_an_empty_record_is_no_problem_on_the_screen() -> None:

@@ -10,7 +10,9 @@ from surefoot.cli import FAILED, debug_option
 from surefoot.cli.options import config_options, device_option, resolve_config, task_argument
 
 
-@click.command(epilog="Example: surefoot check my_module:make_env")
+@click.command(
+    short_help="Look for mistakes in an environment.", epilog="Example: surefoot check my_module:make_env"
+)
 @task_argument
 @config_options
 @device_option

@@ -10,7 +10,9 @@ from surefoot.cli import debug_option
 from surefoot.cli.options import checkpoint_name, device_option, run_argument
 
 
-@click.command(epilog="Example: surefoot eval last --episodes 20 --json")
+@click.command(
+    short_help="Evaluate the policy of RUN.", epilog="Example: surefoot eval last --episodes 20 --json"
+)
 @run_argument
 @click.option("--episodes", type=click.IntRange(min=1), default=100, show_default=True, metavar="N")
 @click.option(

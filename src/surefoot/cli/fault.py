@@ -10,7 +10,8 @@ from surefoot.cli import debug_option
 
 
 @click.command(
-    epilog="Example: surefoot fault runs/go1-walk/2026-01-01_12-00-00_seed1/faults/iteration_3_rank_0.pt"
+    short_help="Show what a skipped or faulty step held.",
+    epilog="Example: surefoot fault runs/go1-walk/2026-01-01_12-00-00_seed1/faults/iteration_3_rank_0.pt",
 )
 @click.argument("file", metavar="FILE")
 @debug_option

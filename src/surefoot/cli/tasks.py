@@ -7,7 +7,7 @@ import click
 from surefoot.cli import debug_option
 
 
-@click.command(epilog="Example: surefoot tasks")
+@click.command(short_help="List the bundled tasks and those with a preset.", epilog="Example: surefoot tasks")
 @debug_option
 def command() -> None:
     """List the bundled tasks and the Gymnasium tasks with a preset.

@@ -13,7 +13,11 @@ from surefoot.cli import FAILED, debug_option
 from surefoot.cli.options import config_options, count, resolve_config, task_argument
 
 
-@click.command("verify-resume", epilog="Example: surefoot verify-resume go1-walk --num-envs 16")
+@click.command(
+    "verify-resume",
+    short_help="Show that a resumed run is bit for bit the same.",
+    epilog="Example: surefoot verify-resume go1-walk --num-envs 16",
+)
 @task_argument
 @config_options
 @click.option("--before", type=count, default="3", show_default=True, help="Iterations before the kill.")

@@ -120,7 +120,10 @@ def failure(envs: VectorEnv, error: Exception, method: str) -> str:
     """Which environment failed, and how."""
     if isinstance(envs, AsyncVectorEnv) and isinstance(error, (EOFError, OSError)):
         dead = ", ".join(dead_workers(envs.processes)) or "?"
-        return f"the worker process of environment {dead} ended during {method}()."
+        return (
+            f"the worker process of environment {dead} ended during {method}(). Find out why in one process "
+            "(env.backend: sync), or set env.restart_workers: true, and a new one takes its place."
+        )
     text = f"raised {type(error).__name__} in {method}(): {' '.join(str(error).split())}{origin(error)}"
     trace = error.__traceback__
     while trace is not None:

@@ -75,6 +75,9 @@ def summary(record: Record) -> str:
     ends = (record.get("Data/terminations") or 0) + (record.get("Data/truncations") or 0)
     if ends:
         parts.append(f"terminated {record['Data/terminations'] / ends:.0%}")
+    parts += [
+        f"{key[5:]} {record[key]:,.0f}" for key in ("Data/quarantined", "Data/restarts") if record.get(key)
+    ]
     parts.append(f"{record.get('Perf/total_fps') or 0:,.0f} steps/s")
     return "  ".join(parts)
 
