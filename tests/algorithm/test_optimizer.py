@@ -83,13 +83,18 @@ def test_a_matrix_and_a_bias_keep_their_values_and_shapes() -> None:
     assert_same_weights(before, layer.state_dict())
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "rmsprop"])
 def test_each_optimiser_equals_torchs_own(optimizer: Any) -> None:
     mine, theirs = nn.Linear(3, 2), nn.Linear(3, 2)
     theirs.load_state_dict(mine.state_dict())
     config = PPOConfig(schedule="fixed", learning_rate=0.01, optimizer=optimizer, max_grad_norm=1e9)
     flat = FlatOptimizer({"actor": mine.parameters()}, config)
-    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+    kinds = {
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+        "sgd": torch.optim.SGD,
+        "rmsprop": torch.optim.RMSprop,
+    }
     reference = kinds[optimizer](theirs.parameters(), lr=0.01)
     x = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
     for _ in range(5):
@@ -99,6 +104,16 @@ def test_each_optimiser_equals_torchs_own(optimizer: Any) -> None:
         reference.step()
     for p, q in zip(mine.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "rmsprop"])
+def test_each_optimiser_leaves_a_non_finite_step_out(optimizer: Any) -> None:
+    weight = parameter(1.0)
+    flat = FlatOptimizer({"actor": [weight]}, PPOConfig(schedule="fixed", optimizer=optimizer))
+    push(flat, weight[0].square())
+    before = weight.item()
+    assert push(flat, weight[0] * torch.inf)[1] == 1
+    assert weight.item() == before
 
 
 # ---------------------------------------------------------------------- through PPO

@@ -88,7 +88,7 @@ class PPOConfig(Checked):
     """Normalise advantages in each mini-batch rather than once over the rollout."""
     recompute_advantages: bool = False
     """Recompute values and advantages before each epoch after the first (Andrychowicz et al. 2021)."""
-    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    optimizer: Literal["adam", "adamw", "sgd", "rmsprop"] = "adam"
     """Update rule."""
     sequence_length: Annotated[int, Ge(1)] | None = None
     """Recurrent policies: steps of a training sequence, at most; episodes' ends cut it shorter. null: the

@@ -5,6 +5,7 @@ device.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,10 @@ OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
     "sgd": torch.optim.SGD,
+    "rmsprop": torch.optim.RMSprop,
 }
+FUSED = ("adam", "adamw", "sgd")
+"""Those with a kernel that itself leaves out a step."""
 
 
 class FlatOptimizer(nn.Module):
@@ -71,7 +75,8 @@ class FlatOptimizer(nn.Module):
         for name in ("stopped", "first_skipped"):
             self.register_buffer(name, torch.zeros((), device=first.device), persistent=False)
         self.num_updates = 0
-        self.optimizer = OPTIMIZERS[config.optimizer](groups, lr=config.learning_rate, fused=True)  # pyright: ignore[reportCallIssue]
+        options: dict[str, Any] = {"fused": True} if config.optimizer in FUSED else {}
+        self.optimizer = OPTIMIZERS[config.optimizer](groups, lr=config.learning_rate, **options)  # pyright: ignore[reportCallIssue]
 
     def begin(self) -> None:
         """An iteration begins."""
@@ -121,11 +126,23 @@ class FlatOptimizer(nn.Module):
             self.stopped += (kl > self.config.max_kl) | (self.stopped > 0)
         # without rows there is nothing to learn; momentum alone must not move the weights
         is_idle = (self.stopped > 0) | torch.as_tensor(count == 0, device=skipped.device)
-        self.optimizer.found_inf = torch.maximum(skipped, is_idle.to(skipped))  # pyright: ignore[reportAttributeAccessIssue]
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate * group["ratio"]
-        self.optimizer.step()
+        self._step(torch.maximum(skipped, is_idle.to(skipped)))
         return norm, kl, skipped
+
+    def _step(self, is_left_out: Tensor) -> None:
+        """The optimiser's step, unless `is_left_out` (0-d) is 1."""
+        if self.config.optimizer in FUSED:
+            self.optimizer.found_inf = is_left_out  # pyright: ignore[reportAttributeAccessIssue]
+            self.optimizer.step()
+            return
+        flat = [p for group in self.optimizer.param_groups for p in group["params"]]
+        kept, leave_out = [p.clone() for p in flat], is_left_out > 0
+        self.gradient[:-3] = torch.where(leave_out, 0.0, self.gradient[:-3])
+        self.optimizer.step()
+        for p, old in zip(flat, kept, strict=True):
+            p.copy_(torch.where(leave_out, old, p))
 
     def _clip(self) -> Tensor:
         """Scale the gradients to `max_grad_norm`; returns the norm of all of them before."""

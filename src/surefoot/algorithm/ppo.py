@@ -23,6 +23,7 @@ from surefoot.algorithm.losses import clip_fraction, kl_k3, masked_mean
 from surefoot.algorithm.objectives import Objective, make_objective, value_loss
 from surefoot.algorithm.optimizer import FlatOptimizer
 from surefoot.algorithm.returns import gae, normalize_advantage
+from surefoot.algorithm.rollout_storage import RolloutStorage
 from surefoot.algorithm.schedules import schedule_value
 from surefoot.algorithm.state import check_tensors, collect_state, restore_state
 from surefoot.algorithm.values import refresh_memory, rollout_values
@@ -43,6 +44,7 @@ class PPO(nn.Module):
         extensions: Ideas beside PPO, called in this order.
         objective: The policy's objective; default by `config.policy_objective`.
         seed: Of the streams of action noise, shuffling and extensions.
+        storage: Where rollouts go; default: one with all that is read.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class PPO(nn.Module):
         extensions: Sequence[Extension] = (),
         objective: Objective | None = None,
         seed: int = 1,
+        storage: RolloutStorage | None = None,
     ) -> None:
         super().__init__()
         self.config = config = config or PPOConfig()
@@ -82,7 +85,7 @@ class PPO(nn.Module):
         for i, extension in enumerate(self._each_extension()):
             segments[f"extensions.{i}"] = list(extension.policy_parameters())
         self.optimizer = FlatOptimizer(segments, config)
-        self.storage = make_storage(
+        self.storage = storage or make_storage(
             self.spec, policy, self._each_extension(), config, num_steps_per_env, self.num_batches
         )
         # what every memory holds before the next step; zeros for episodes that begin come from the storage
@@ -141,7 +144,7 @@ class PPO(nn.Module):
     def _estimate_advantages(self) -> None:
         """Values of all rows and final observations with the present weights, then advantages and returns."""
         rollout, config = self.storage, self.config
-        rollout.values, bootstrap, memory = rollout_values(self.policy, rollout)
+        rollout.values, bootstrap, memory = self._values()
         self.hidden = {**self.hidden, **memory}
         advantage, returns = gae(
             self.reward,
@@ -165,13 +168,14 @@ class PPO(nn.Module):
             advantage, self.advantage_std = normalize_advantage(advantage, rollout.mask, scale)
         rollout.advantages = advantage
 
+    def _values(self) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        return rollout_values(self.policy, self.storage)
+
     # ------------------------------------------------------------------ learning
 
     def update(self) -> dict[str, Tensor]:
-        """Learn from the rollout: epochs of mini-batches, then extensions, then normalisers.
-
-        Returns:
-            Metrics by logged name, 0-d tensors on the device, averaged over mini-batches and processes.
+        """Learn from the rollout: epochs of mini-batches, then extensions, then normalisers. Returns metrics by
+        logged name, 0-d tensors on the device, averaged over mini-batches and processes.
         """
         config, rollout = self.config, self.storage
         mini_batches = rollout.mini_batch_generator
