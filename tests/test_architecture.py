@@ -416,7 +416,7 @@ def test_the_rule_lets_other_calls_pass(code):
 
 ABSTRACT = {
     "Checked", "Extension", "Hook", "Objective", "Distribution", "VecEnv", "Logger", "SurefootError",
-    "NetworkConfig",
+    "NetworkConfig", "ConfigError",
 }  # fmt: skip
 """Classes made to be subclassed. Errors are a hierarchy by nature."""
 

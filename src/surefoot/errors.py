@@ -14,6 +14,16 @@ class ConfigError(SurefootError, ValueError):
     """A configuration key, value or combination that cannot be used."""
 
 
+class UnknownKeyError(ConfigError, TypeError):
+    """A key that a class of RSL-RL's configuration does not take; there it would be a TypeError."""
+
+
+class MissingKeyError(ConfigError, KeyError):
+    """A key without which there is no run; in RSL-RL it would be a KeyError."""
+
+    __str__ = Exception.__str__  # a KeyError shows its message in quotes
+
+
 class EnvContractError(SurefootError, ValueError):
     """An environment that breaks the contract of `surefoot.envs.vec_env`."""
 
@@ -22,7 +32,7 @@ class CheckpointError(SurefootError):
     """A checkpoint or run directory that cannot be read, written or matched."""
 
 
-class NonFiniteError(SurefootError, ArithmeticError):
+class NonFiniteError(SurefootError, ArithmeticError, ValueError):
     """A NaN or an infinity, named by where it appeared."""
 
 
