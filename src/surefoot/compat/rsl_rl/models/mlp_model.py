@@ -139,9 +139,9 @@ class MLPModel(nn.Module):
         self, obs: Observations, masks: Tensor | None = None, hidden_state: HiddenState = None
     ) -> Tensor:
         """What the perceptron reads, [..., latent_dim]."""
-        return self.obs_normalizer(self._vectors(obs))
+        return self.obs_normalizer(self.vectors(obs))
 
-    def _vectors(self, obs: Observations) -> Tensor:
+    def vectors(self, obs: Observations) -> Tensor:
         """The groups that are vectors, side by side; a tensor is taken as just that."""
         x = obs if isinstance(obs, Tensor) else torch.cat([obs[group] for group in self.obs_groups], -1)
         return x.to(next(self.parameters()).dtype)
@@ -201,12 +201,12 @@ class MLPModel(nn.Module):
     def update_normalization(self, obs: Observations) -> None:
         """Count the observations [..., *group shape]."""
         if isinstance(self.obs_normalizer, EmpiricalNormalization) and self.obs_groups:
-            self.obs_normalizer.update(self._vectors(obs))
+            self.obs_normalizer.update(self.vectors(obs))
 
     def warm_up(self, obs: Observations) -> None:
         """Normalise by these observations until the first `update_normalization`; they are not counted."""
         if isinstance(self.obs_normalizer, EmpiricalNormalization) and self.obs_groups:
-            self.obs_normalizer.warm_up(self._vectors(obs))
+            self.obs_normalizer.warm_up(self.vectors(obs))
 
     def project(self) -> None:
         """Bring bounded parameters back into their range; to be called after each optimiser step."""

@@ -1,4 +1,9 @@
-"""Parts that models are made of."""
+"""Parts that models are made of; and, under the names of RSL-RL 1 to 3, the policies of then."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from surefoot.compat.rsl_rl.modules.cnn import CNN
 from surefoot.compat.rsl_rl.modules.distribution import (
@@ -14,10 +19,38 @@ from surefoot.compat.rsl_rl.modules.normalization import (
 )
 from surefoot.compat.rsl_rl.modules.rnn import RNN, HiddenState
 
+if TYPE_CHECKING:
+    from surefoot.compat.rsl_rl.modules.actor_critic import ActorCritic
+    from surefoot.compat.rsl_rl.modules.actor_critic_cnn import ActorCriticCNN
+    from surefoot.compat.rsl_rl.modules.actor_critic_recurrent import ActorCriticRecurrent
+    from surefoot.compat.rsl_rl.modules.rnd import RandomNetworkDistillation
+    from surefoot.compat.rsl_rl.modules.student_teacher import StudentTeacher
+    from surefoot.compat.rsl_rl.modules.student_teacher_recurrent import StudentTeacherRecurrent
+
+LATER = {
+    "ActorCritic": "actor_critic",
+    "ActorCriticCNN": "actor_critic_cnn",
+    "ActorCriticRecurrent": "actor_critic_recurrent",
+    "RandomNetworkDistillation": "rnd",
+    "StudentTeacher": "student_teacher",
+    "StudentTeacherRecurrent": "student_teacher_recurrent",
+}
+"""Where the older names are. They are imported when asked for: they are made of models, those of modules."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in LATER:
+        return getattr(importlib.import_module(f"{__name__}.{LATER[name]}"), name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+
+
 __all__ = [
     "CNN",
     "MLP",
     "RNN",
+    "ActorCritic",
+    "ActorCriticCNN",
+    "ActorCriticRecurrent",
     "BetaDistribution",
     "Distribution",
     "EmpiricalDiscountedVariationNormalization",
@@ -25,4 +58,7 @@ __all__ = [
     "GaussianDistribution",
     "HeteroscedasticGaussianDistribution",
     "HiddenState",
+    "RandomNetworkDistillation",
+    "StudentTeacher",
+    "StudentTeacherRecurrent",
 ]

@@ -1,0 +1,5 @@
+"""Where RSL-RL 2 and 3 had random network distillation."""
+
+from surefoot.compat.rsl_rl.extensions.rnd import RandomNetworkDistillation
+
+__all__ = ["RandomNetworkDistillation"]
