@@ -165,8 +165,8 @@ def check_mirror(
             it was.
     """
     spaces = {g: spec.observation_spaces[g] for g in groups}
-    observations = {g: _probe(s, spec.device, dtype) for g, s in spaces.items()}
-    actions = _probe_actions(spec.action_space, spec.device, dtype)
+    observations = {g: probe(s, spec.device, dtype) for g, s in spaces.items()}
+    actions = probe_actions(spec.action_space, spec.device, dtype)
     given = _as_one(observations, actions)
     before = {name: x.clone() for name, x in given.items()}
     images = _apply(mirror, observations, actions)
@@ -273,7 +273,7 @@ def _inside(
     checks = [(g, x, spaces[g]) for g, x in observations.items()]
     if isinstance(action_space, gymnasium.spaces.Box):
         # what the environment would get is to be the image of what it got
-        probes = _probe_actions(action_space, actions.device, actions.dtype)
+        probes = probe_actions(action_space, actions.device, actions.dtype)
         expected = mirror.function(None, to_env(probes).flatten(1))[1]
         assert expected is not None
         _expect(
@@ -324,13 +324,13 @@ def _samples(space: gymnasium.Space[Any]) -> Iterator[np.ndarray]:
     return (np.asarray(space.sample()) for _ in range(NUM_PROBES))
 
 
-def _probe(space: gymnasium.Space[Any], device: torch.device, dtype: torch.dtype) -> Tensor:
+def probe(space: gymnasium.Space[Any], device: torch.device, dtype: torch.dtype) -> Tensor:
     """[R, *shape] samples of an observation space, as they are stored."""
     rows = torch.as_tensor(np.stack([*_samples(space)]))
     return rows.to(device, stored_dtype(space, dtype))
 
 
-def _probe_actions(space: gymnasium.Space[Any], device: torch.device, dtype: torch.dtype) -> Tensor:
+def probe_actions(space: gymnasium.Space[Any], device: torch.device, dtype: torch.dtype) -> Tensor:
     """[R, A] raw actions."""
     if isinstance(space, gymnasium.spaces.Box):
         unit = torch.rand(NUM_PROBES, num_actions(space), generator=torch.Generator().manual_seed(0))

@@ -121,26 +121,30 @@ class RND(Extension):
         self.groups = list(policy.groups["actor"] if self.wanted_groups is None else self.wanted_groups)
         spaces = spec.observation_spaces
         self.spaces = {group: space_of(spaces, group, "RND: obs_groups") for group in self.groups}
-        size = sum(vector_size(space, group) for group, space in self.spaces.items())
-        self.state_normalizer = RunningNormalizer(size, STATE_CLIP) if self.normalizes_state else None
-        self.reward_scaling = RewardScaling(episodic=self.episodic) if self.normalizes_reward else None
+        self.build(sum(vector_size(space, group) for group, space in self.spaces.items()))
         self.discount = spec.gamma if self.gamma is None else self.gamma
         if self.reward_scaling is not None:
             self.reward_scaling.setup(dataclasses.replace(spec, gamma=self.discount), policy)
-        self.target = self._network(size, self.hidden_dims["target"], self.num_outputs).requires_grad_(False)
-        self.predictor = self._network(size, self.hidden_dims["predictor"], self.num_outputs)
-        learned = [*self.predictor.parameters()]
-        if self.has_value_head:
-            self.value = self._network(size, self.hidden_dims["predictor"], 1)
-            learned += self.value.parameters()
-        self.optimizer = torch.optim.Adam(learned, self.learning_rate)
         self.generator = spec.generator
         self.is_new = True  # only then the count is looked at: that waits for the device
+
+    def build(self, size: int) -> None:
+        """Networks, normalisers and optimiser for observations [..., size]; part of `setup`."""
+        self.state_normalizer = RunningNormalizer(size, STATE_CLIP) if self.normalizes_state else None
+        self.reward_scaling = RewardScaling(episodic=self.episodic) if self.normalizes_reward else None
+        self.target = self.network(size, self.hidden_dims["target"], self.num_outputs).requires_grad_(False)
+        self.predictor = self.network(size, self.hidden_dims["predictor"], self.num_outputs)
+        learned = [*self.predictor.parameters()]
+        if self.has_value_head:
+            self.value = self.network(size, self.hidden_dims["predictor"], 1)
+            learned += self.value.parameters()
+        self.optimizer = torch.optim.Adam(learned, self.learning_rate)
 
     def observation_groups(self) -> Sequence[str]:
         return self.groups
 
-    def _network(self, size: int, hidden_dims: Sequence[int], num_outputs: int) -> nn.Sequential:
+    def network(self, size: int, hidden_dims: Sequence[int], num_outputs: int) -> nn.Sequential:
+        """[..., size] to [..., num_outputs]."""
         widths = [size if width == -1 else width for width in hidden_dims]
         hidden = make_mlp(size, NetworkConfig(hidden_dims=widths, activation=self.activation))
         return nn.Sequential(*hidden, nn.Linear(widths[-1] if widths else size, num_outputs))
@@ -154,10 +158,9 @@ class RND(Extension):
             # the first rollout is normalised by itself; its observations are counted after the update
             self.state_normalizer.warm_up([self.next_state.flatten(0, 1)])
         self.is_new = False
-        self.inputs = self._normalize(self.next_state)
+        self.inputs = self.normalize(self.next_state)
         self.targets = self.target(self.inputs)
-        error = (self.predictor(self.inputs) - self.targets).square().mean(-1)
-        error = torch.where(self.mask, error, 0.0)
+        error = torch.where(self.mask, self.error(self.predictor(self.inputs), self.targets), 0.0)
         bonus = error if self.reward_scaling is None else self.reward_scaling.reward(rollout, error)
         steps = self.num_steps + torch.arange(reward.shape[0], device=reward.device)
         weight = self.schedule.weight(self.weight, steps)
@@ -172,7 +175,7 @@ class RND(Extension):
     def advantage(self, rollout: RolloutStorage, advantage: Tensor) -> Tensor:
         if not self.has_value_head:
             return advantage
-        self.states = self._normalize(self._concatenate(rollout.observations))
+        self.states = self.normalize(self._concatenate(rollout.observations))
         value = self.value(self.states).squeeze(-1)
         never = torch.zeros_like(rollout.terminated)
         ends = (rollout.terminated, rollout.truncated) if self.episodic else (never, never)
@@ -181,6 +184,10 @@ class RND(Extension):
         bootstrap = torch.where(self.mask, following, value[:-1])
         own, self.returns = gae(self.bonus, value, *ends, bootstrap, self.discount, self.lam, rollout.valid)
         return advantage + own
+
+    def error(self, predicted: Tensor, target: Tensor) -> Tensor:
+        """The bonus of outputs [..., F] before it is normalised and weighted: [...]."""
+        return (predicted - target).square().mean(-1)
 
     # ------------------------------------------------------------------ learning
 
@@ -220,7 +227,8 @@ class RND(Extension):
 
     # ------------------------------------------------------------------ parts
 
-    def _normalize(self, state: Tensor) -> Tensor:
+    def normalize(self, state: Tensor) -> Tensor:
+        """Of states [..., D], what the networks see."""
         return state if self.state_normalizer is None else self.state_normalizer(state)
 
     def _concatenate(self, observations: Observations) -> Tensor:

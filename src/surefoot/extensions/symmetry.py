@@ -67,9 +67,7 @@ class Symmetry(Extension):
         # without mirrored rows only the actor sees the mirror
         self.sets = ("actor", "critic") if self.use_data_augmentation else ("actor",)
         self.groups = policy.inputs.read(self.sets)
-        self.mirrors: list[Mirror] = make_mirrors(self.wanted, spec, self.groups)
-        for mirror in self.mirrors:
-            check_mirror(mirror, spec, self.groups, policy.to_env, policy.inputs.like.dtype)
+        self.mirrors = self.make_mirrors(spec, policy)
         self.has_mean = isinstance(spec.action_space, gymnasium.spaces.Box)
         # what each memory holds before the next rollout, had it lived in the mirror
         self.memories = {n: x for n, x in policy.initial_hidden(spec.num_envs).items() if n in self.sets}
@@ -79,6 +77,13 @@ class Symmetry(Extension):
         self.kept: list[dict[str, Tensor]] = []
         self.errors: list[Tensor] = []
         self.is_new = True
+
+    def make_mirrors(self, spec: EnvSpec, policy: ActorCritic) -> list[Mirror]:
+        """The symmetries, tried on made-up rows of `self.groups`; part of `setup`."""
+        mirrors = make_mirrors(self.wanted, spec, self.groups)
+        for mirror in mirrors:
+            check_mirror(mirror, spec, self.groups, policy.to_env, policy.inputs.like.dtype)
+        return mirrors
 
     def prepare(self, rollout: RolloutStorage, policy: ActorCritic) -> None:
         if self.is_new and self.use_data_augmentation:

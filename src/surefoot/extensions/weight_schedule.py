@@ -60,11 +60,12 @@ class WeightSchedule(Checked):
             raise ConfigError(f"{prefix}{error}") from error
 
     def weight(self, initial: float, step: Tensor) -> Tensor:
-        """The weight at steps of any shape, where it begins at `initial`."""
+        """The weight at steps of any shape, where it begins at `initial`; both ends are exact."""
+        dtype = torch.promote_types(step.dtype, torch.get_default_dtype())
         if self.final_step is None or self.final_value is None:
-            return torch.full_like(step, initial, dtype=torch.get_default_dtype())
+            return torch.full_like(step, initial, dtype=dtype)
         if self.mode == "step":
-            progress = (step >= self.final_step).to(torch.get_default_dtype())
+            progress = (step >= self.final_step).to(dtype)
         else:
             progress = ((step - self.initial_step) / (self.final_step - self.initial_step)).clamp(0, 1)
-        return initial + (self.final_value - initial) * progress
+        return (1 - progress) * initial + progress * self.final_value
