@@ -32,6 +32,10 @@ class CheckpointError(SurefootError):
     """A checkpoint or run directory that cannot be read, written or matched."""
 
 
+class MisfitError(CheckpointError, RuntimeError):
+    """A checkpoint of other layers or sizes than the network it is for; in PyTorch a RuntimeError."""
+
+
 class NonFiniteError(SurefootError, ArithmeticError, ValueError):
     """A NaN or an infinity, named by where it appeared."""
 

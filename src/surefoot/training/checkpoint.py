@@ -10,7 +10,7 @@ import re
 import shutil
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ _TEMPORARY = re.compile(r"\..+\.(\d+)\.tmp")
 
 
 def save_checkpoint(path: Path | str, state: Mapping[str, Any]) -> Path:
-    """Write `state` to a temporary file, flush it to the disk, then rename it: no reader sees half a file.
+    """Write `state` as `write_whole` does: no reader sees half a file.
 
     Raises:
         NonFiniteError: `state["algorithm"]` holds a NaN or an infinity; the file that was there stays.
@@ -45,6 +45,15 @@ def save_checkpoint(path: Path | str, state: Mapping[str, Any]) -> Path:
                 f"checkpoint {path.name} was not written: '{name}' holds a NaN or an infinity. "
                 "Earlier checkpoints are untouched."
             )
+    return write_whole(path, data)
+
+
+def write_whole(path: Path, data: Mapping[str, Any]) -> Path:
+    """Write plain data to a temporary file, flush it to the disk, then rename it.
+
+    Raises:
+        CheckpointError: the disk refuses.
+    """
     with _replacing(path) as temporary, temporary.open("wb") as file:
         torch.save(data, file)
         file.flush()
@@ -168,28 +177,48 @@ def named_tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
 # ------------------------------------------------------------------ reading
 
 
-def load_checkpoint(path: Path | str) -> dict[str, Any]:
-    """Read a checkpoint onto the CPU, executing nothing from it; older formats are brought to this one.
+def read_file(path: Path, safe_globals: Sequence[Any] = (), map_location: Any = "cpu") -> Any:
+    """What a file of `torch.save` holds, executing nothing from it.
+
+    Args:
+        path: Of the file.
+        safe_globals: What it may name besides PyTorch's own, as for `torch.serialization.safe_globals`.
+        map_location: As for `torch.load`.
 
     Raises:
-        CheckpointError: no such file; damaged (the newest complete file beside it is offered); not ours.
+        CheckpointError: no such file; damaged (the newest complete file beside it is offered); it holds more
+            than tensors and plain data.
     """
-    path = Path(path)
     if not path.is_file():
         raise CheckpointError(f"there is no checkpoint {path}.")
     if fault := _fault(path):
         raise CheckpointError(f"{path} is {fault}.{_offer_previous(path)}")
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), torch.serialization.safe_globals([*safe_globals]):
             warnings.simplefilter("ignore")  # about the format of files that are refused below
-            data = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
+            return torch.load(path, map_location=map_location, weights_only=True)
+    except pickle.UnpicklingError as error:
+        asked = re.search(r"GLOBAL (\S+)", str(error))
         raise CheckpointError(
-            f"{path} is not a Surefoot checkpoint: it holds more than tensors and plain data; nothing in "
+            f"{path} holds more than tensors and plain data{f' ({asked[1]})' if asked else ''}; nothing in "
             "it was executed."
         ) from None
     except Exception as error:  # noqa: BLE001 - damage can make the readers raise anything
         raise CheckpointError(f"{path} is damaged ({_first_line(error)}).{_offer_previous(path)}") from None
+
+
+def load_checkpoint(path: Path | str) -> dict[str, Any]:
+    """Read a checkpoint onto the CPU, executing nothing from it; older formats are brought to this one.
+
+    Raises:
+        CheckpointError: as for `read_file`; not ours; not complete.
+    """
+    path = Path(path)
+    return complete(read_file(path), str(path))
+
+
+def complete(data: Any, path: str) -> dict[str, Any]:
+    """The content of a checkpoint file, brought to the present format; `path` is for errors."""
     if not isinstance(data, dict) or "format" not in data or "algorithm" not in data:
         names = [_short(key) for key in list(data)[:5]] if isinstance(data, dict) else []
         keys = f" (its keys: {', '.join(names)})" if names else ""

@@ -11,7 +11,7 @@ from typing import Any
 
 from surefoot.errors import UnknownKeyError
 
-PPO = (
+PPO: tuple[str, ...] = (
     "class_name",
     "num_learning_epochs",
     "num_mini_batches",
@@ -36,7 +36,7 @@ PPO = (
     "enable_aux_loss",
     "aux_loss_coef",
 )
-DISTILLATION = (
+DISTILLATION: tuple[str, ...] = (
     "class_name",
     "num_learning_epochs",
     "gradient_length",
@@ -49,7 +49,7 @@ DISTILLATION = (
 )
 ALGORITHMS = {"PPO": PPO, "PPOAMP": (*PPO, "amp_cfg"), "Distillation": DISTILLATION}
 
-MLP = ("class_name", "hidden_dims", "activation", "obs_normalization", "distribution_cfg")
+MLP: tuple[str, ...] = ("class_name", "hidden_dims", "activation", "obs_normalization", "distribution_cfg")
 RNN = ("rnn_type", "rnn_hidden_dim", "rnn_num_layers")
 CNN = ("cnn_cfg", "cnns")
 MODELS = {"MLPModel": MLP, "RNNModel": (*MLP, *RNN), "CNNModel": (*MLP, *CNN)}
@@ -134,7 +134,7 @@ def check_top_level(config: Mapping[str, Any]) -> None:
     Raises:
         UnknownKeyError: Naming it, and where it belongs.
     """
-    homes: dict[str, str] = dict.fromkeys((*PPO, *DISTILLATION), "algorithm") | dict.fromkeys(MLP, "actor")
+    homes = dict.fromkeys((*PPO, *DISTILLATION), "algorithm") | dict.fromkeys(MLP, "actor")
     for key in config:
         if key in TOP_LEVEL or not isinstance(key, str):
             continue

@@ -68,7 +68,7 @@ def _read(data: bytes, path: Path) -> Any:
 
 class _PlainDataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        found = _ALLOWED.get((module.replace("numpy._core", "numpy.core"), name))  # numpy 2 renamed it
+        found = STAND_INS.get((module.replace("numpy._core", "numpy.core"), name))  # numpy 2 renamed it
         if found is None:
             raise ConfigError(
                 f"the pickle asks for {module}.{name}; only plain data and numpy arrays are read, since "
@@ -92,7 +92,7 @@ class _Dtype:
         return np.dtype(self.byte_order + self.code)
 
 
-class _Array:
+class Array:
     """Stands for an array of protocols 2 to 4, and for one of objects."""
 
     value: np.ndarray | list[Any]
@@ -107,8 +107,8 @@ class _Array:
         )
 
 
-def _reconstruct(*_: Any) -> _Array:
-    return _Array()
+def _reconstruct(*_: Any) -> Array:
+    return Array()
 
 
 def _from_buffer(buffer: bytes, dtype: _Dtype, shape: tuple[int, ...], order: Any) -> np.ndarray:
@@ -126,7 +126,7 @@ def _encode(text: str, _: str) -> bytes:
 
 def _resolved(x: Any) -> Any:
     """The same with the stand-ins replaced by their arrays."""
-    if isinstance(x, _Array):
+    if isinstance(x, Array):
         if isinstance(x.value, list):
             content = [_resolved(y) for y in x.value]
             return content[0] if len(content) == 1 else content
@@ -138,12 +138,13 @@ def _resolved(x: Any) -> Any:
     return x
 
 
-_ALLOWED: dict[tuple[str, str], Any] = {
+STAND_INS: dict[tuple[str, str], Any] = {
     ("collections", "OrderedDict"): OrderedDict,
     ("_codecs", "encode"): _encode,
-    ("numpy", "ndarray"): _Array,
+    ("numpy", "ndarray"): Array,
     ("numpy", "dtype"): _Dtype,
     ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
     ("numpy.core.multiarray", "scalar"): _scalar,
     ("numpy.core.numeric", "_frombuffer"): _from_buffer,
 }
+"""What a pickle may name, and what it gets for it."""
