@@ -174,8 +174,8 @@ class PPO(nn.Module):
     # ------------------------------------------------------------------ learning
 
     def update(self) -> dict[str, Tensor]:
-        """Learn from the rollout: epochs of mini-batches, then extensions, then normalisers. Returns metrics by
-        logged name, 0-d tensors on the device, averaged over mini-batches and processes.
+        """Learn from the rollout: epochs of mini-batches, then extensions, then normalisers. Returns metrics
+        by logged name, 0-d tensors on the device, averaged over mini-batches and processes.
         """
         config, rollout = self.config, self.storage
         mini_batches = rollout.mini_batch_generator

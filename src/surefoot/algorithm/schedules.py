@@ -16,9 +16,6 @@ from torch import Tensor
 from surefoot.errors import ConfigError
 from surefoot.field_checks import Checked
 
-KL_ROUNDING = 1e-7
-"""A mean KL below this is float32 rounding: the policy has not moved."""
-
 LARGEST_VALUE = 1e6
 """Of a schedule and of every weight in the loss: beyond, gradients no longer fit into a float32."""
 Value = Annotated[float, Ge(0), Le(LARGEST_VALUE)]
@@ -86,11 +83,12 @@ def adapt_learning_rate(
 ) -> Tensor:
     """The KL-adaptive rule: slower above twice the desired KL, faster below half of it.
 
-    A KL of 0, up to float32 rounding, says that nothing was learned, and NaN that nothing is known: both
-    leave the rate as it is.
+    A KL of 0, up to rounding, says that nothing was learned, and NaN that nothing is known: both leave the
+    rate as it is.
     Source: the rule of RSL-RL (Rudin et al. 2022, arXiv:2109.11978), per mini-batch.
     """
     slower = (rate / factor).clamp(min=bounds[0])
     faster = (rate * factor).clamp(max=bounds[1])
     adapted = torch.where(kl > 2 * desired_kl, torch.minimum(slower, rate), rate)
-    return torch.where((kl > KL_ROUNDING) & (kl < desired_kl / 2), torch.maximum(faster, rate), adapted)
+    has_moved = kl > torch.finfo(kl.dtype).eps
+    return torch.where(has_moved & (kl < desired_kl / 2), torch.maximum(faster, rate), adapted)

@@ -11,7 +11,7 @@ from surefoot.algorithm.rollout_storage import RolloutStorage
 from surefoot.networks.actor_critic import ActorCritic
 from surefoot.networks.body import Body
 from surefoot.networks.encoders import at_least_float32
-from surefoot.networks.inputs import PIXELS, Inputs
+from surefoot.networks.inputs import Inputs
 from surefoot.networks.memory import forget
 from surefoot.types import Hidden
 
@@ -123,9 +123,7 @@ def _walk(body: Body, x: Tensor, state: Tensor, is_first: Tensor) -> Iterator[tu
 
 def _read_by(network: str, policy: ActorCritic, inputs: Inputs) -> Inputs:
     """The part of the inputs that `actor` or `critic` reads."""
-    vector = policy.inputs.critic_name if network == "critic" else network
-    names = [vector, *(f"{PIXELS}{g}" for g in policy.inputs.images[network])]
-    return {name: inputs[name] for name in names}
+    return {name: inputs[name] for name in policy.inputs.names(network)}
 
 
 def _in_blocks(function: Callable[[Inputs], Tensor], inputs: Inputs, num_leading: int) -> Tensor:

@@ -96,6 +96,11 @@ class InputPipeline(nn.Module):
         groups = [group for name in sets for group in self.groups[name]]
         return [*dict.fromkeys(groups), *([MASK_GROUP] if self.is_masked and "actor" in sets else [])]
 
+    def names(self, network: str) -> list[str]:
+        """Of the inputs that `actor` or `critic` reads."""
+        vector = self.critic_name if network == "critic" else network
+        return [vector, *(f"{PIXELS}{g}" for g in self.images[network])]
+
     def forward(self, observations: Observations, sets: Sequence[str] = SETS) -> Inputs:
         """The inputs of the named networks."""
         names = dict.fromkeys(self.critic_name if s == "critic" else s for s in sets)

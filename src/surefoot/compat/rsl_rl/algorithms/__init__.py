@@ -1,0 +1,5 @@
+"""RSL-RL's algorithms on Surefoot's engine."""
+
+from surefoot.compat.rsl_rl.algorithms.ppo import PPO
+
+__all__ = ["PPO"]
