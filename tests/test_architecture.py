@@ -149,6 +149,7 @@ EXTRAS = [
     "wandb",
     "onnx",
     "onnxruntime",
+    "onnxscript",
     "optuna",
     "matplotlib",
     "tensordict",

@@ -16,7 +16,18 @@ import click
 
 from surefoot.errors import CheckpointError, ConfigError
 
-COMMANDS = ("train", "eval", "play", "check", "tasks", "config", "fault", "verify-resume")
+COMMANDS = (
+    "train",
+    "eval",
+    "play",
+    "export",
+    "check",
+    "tasks",
+    "config",
+    "fault",
+    "verify-resume",
+    "rsl-rl",
+)
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 """Exit codes: success; a failed run; bad usage, configuration, run or checkpoint; Ctrl-C."""

@@ -6,11 +6,11 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from surefoot.config import TrainConfig, build_config
 from surefoot.distributed import stream_seed
@@ -28,6 +28,8 @@ Act = Callable[[Observations], Tensor]
 """Observations [N, ...] to actions for the environment [N, ...]."""
 Reset = Callable[[Tensor | None], None]
 """Where the next row begins from nothing, [N] bool; None: everywhere."""
+
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 MAX_STEPS_WITHOUT_END = 100_000
 """Steps without any episode's end after which an evaluation gives up."""
@@ -165,7 +167,7 @@ class InferencePolicy:
         seed: int = 0,
         device: torch.device | str | None = None,
     ) -> None:
-        self.policy = _copy(policy).to(device).eval().requires_grad_(False)
+        self.policy = detached_copy(policy).to(device).eval().requires_grad_(False)
         self.deterministic = deterministic
         self.device = next(self.policy.parameters()).device
         self._generator = torch.Generator(self.device).manual_seed(stream_seed(seed, "inference"))
@@ -200,7 +202,7 @@ class InferencePolicy:
         return {g: torch.as_tensor(observations[g], device=self.device) for g in observations}
 
 
-def _copy(policy: ActorCritic) -> ActorCritic:
+def detached_copy(policy: AnyModule) -> AnyModule:
     """A deep copy. What a network of the user's keeps of its last pass is part of a graph, which cannot be
     copied: it is taken out of it.
     """
@@ -209,7 +211,9 @@ def _copy(policy: ActorCritic) -> ActorCritic:
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """All that there are in nested mappings and lists."""
+    """All that there are in nested mappings and lists, and in distributions."""
+    if isinstance(value, torch.distributions.Distribution):
+        value = vars(value)
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (Mapping, list, tuple)):

@@ -128,9 +128,12 @@ class WandbLogger:
             same chart.
         project: Project name.
         config: Shown beside the charts.
+        entity: User or team; None: as wandb itself decides.
     """
 
-    def __init__(self, directory: Path, project: str, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, directory: Path, project: str, config: Mapping[str, Any], entity: str | None = None
+    ) -> None:
         try:
             import wandb  # pyright: ignore[reportMissingImports]
         except ImportError:
@@ -141,8 +144,9 @@ class WandbLogger:
         if not id_file.exists():
             id_file.write_text(uuid.uuid4().hex[:8], encoding="utf-8")
         try:
-            self._run: Any = wandb.init(
+            self.run: Any = wandb.init(
                 project=re.sub(r"[/\\#?%:]", "-", project),
+                entity=entity,
                 name=directory.name,
                 id=id_file.read_text(encoding="utf-8").strip(),
                 resume="allow",
@@ -153,10 +157,10 @@ class WandbLogger:
             raise OSError(f"wandb did not start: {error}") from error
 
     def log(self, record: Record, step: int) -> None:
-        self._run.log({k: v for k, v in record.items() if finite_or_none(v) is not None}, step=step)
+        self.run.log({k: v for k, v in record.items() if finite_or_none(v) is not None}, step=step)
 
     def close(self) -> None:
-        self._run.finish()
+        self.run.finish()
 
 
 def open_loggers(

@@ -17,6 +17,7 @@ from surefoot.networks.inputs import MASK_GROUP
 from surefoot.types import Observations, Step
 
 _FINAL = "final "
+ADVICE = "repair the environment, or set on_nonfinite: quarantine."
 
 
 class NonFiniteGuard:
@@ -30,10 +31,11 @@ class NonFiniteGuard:
             limit with unknown final observation, and its rows are invalid until it resets.
         num_envs: N.
         device: Where the steps are.
+        advice: What the error tells the user to do.
     """
 
-    def __init__(self, mode: str, num_envs: int, device: torch.device) -> None:
-        self.mode, self.device = mode, device
+    def __init__(self, mode: str, num_envs: int, device: torch.device, advice: str = ADVICE) -> None:
+        self.mode, self.device, self.advice = mode, device, advice
         self._on_cpu = device.type == "cpu"
         self._away = torch.zeros(num_envs, dtype=torch.bool, device=device)
         self._any_away = False
@@ -87,7 +89,7 @@ class NonFiniteGuard:
             for source, rows in bad.items():
                 if rows.any():
                     self.faulty = (step, bad)
-                    raise NonFiniteError(_message(source, rows, step, None))
+                    raise NonFiniteError(_message(source, rows, step, None) + self.advice)
 
     def finish_iteration(self) -> Tensor:
         """0-d: rows set aside since the last call."""
@@ -129,7 +131,7 @@ class NonFiniteGuard:
         values |= {f"{_FINAL}{g}": x for g, x in (step.final_observations or {}).items()}
         for source, rows in bad.items():
             if rows.any():
-                raise NonFiniteError(_message(source, rows, self.step_count, values[source]))
+                raise NonFiniteError(_message(source, rows, self.step_count, values[source]) + self.advice)
 
     def _quarantine(self, step: Step, bad: Mapping[str, Tensor], storage: RolloutStorage | None) -> Step:
         """Set environments aside; without bad rows the result equals the step."""
@@ -217,7 +219,7 @@ def _message(source: str, rows: Tensor, step: int, values: Tensor | None) -> str
         what += " is not finite"
     return (
         f"environment {global_index(env, len(rows))}: {what} (step {step}). Nothing was learned from it and "
-        "earlier checkpoints are untouched; repair the environment, or set on_nonfinite: quarantine."
+        "earlier checkpoints are untouched; "
     )
 
 

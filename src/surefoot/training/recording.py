@@ -43,9 +43,9 @@ def to_numbers(values: Mapping[str, Tensor | float | None]) -> dict[str, float |
         device = next(iter(tensors.values())).device
         stacked = torch.stack([x.detach().to(device, torch.float64).reshape(()) for x in tensors.values()])
         for (name, tensor), number in zip(tensors.items(), stacked.tolist(), strict=True):
-            is_count = name in _COUNTS or not tensor.is_floating_point()
-            numbers[name] = int(number) if is_count and math.isfinite(number) else number
-    return {n: x if x is not None and math.isfinite(x) else None for n, x in numbers.items()}
+            numbers[name] = number if tensor.is_floating_point() else int(number)
+    finite = {n: x if x is not None and math.isfinite(x) else None for n, x in numbers.items()}
+    return {n: int(x) if n in _COUNTS and x is not None else x for n, x in finite.items()}
 
 
 def average_over_processes(values: dict[str, float | int | None]) -> dict[str, float | int | None]:
