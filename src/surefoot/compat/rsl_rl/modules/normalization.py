@@ -70,9 +70,16 @@ class EmpiricalNormalization(nn.Module):
     @torch.jit.unused
     @torch.no_grad()
     def warm_up(self, x: Tensor) -> None:
-        """Provisional statistics of the rows [..., *shape], not counted, in use until the first `update`."""
+        """Provisional scales from the rows [..., *shape], not counted, in use until the first `update`:
+        inputs whose root mean square is above 1 come to 1, smaller ones stay as they are.
+
+        The deviation would not do: at a reset many inputs hardly differ (the last action is 0 everywhere),
+        and divided by that they would be hundreds as soon as the robots move.
+        """
         if bool(self.count == 0):
-            self._set(*self._moments(x))
+            count, mean, m2 = self._moments(x)
+            square = (mean.square() + m2 / count.clamp(min=1)).clamp(min=1)
+            self._set(count, torch.zeros_like(mean), square * count)
 
     @torch.jit.unused
     def inverse(self, y: Tensor) -> Tensor:
