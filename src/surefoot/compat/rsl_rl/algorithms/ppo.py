@@ -256,7 +256,7 @@ class PPO:
 
     def _take_rate(self, rate: float) -> None:
         # kept beside the device's float32, so that a client reads what it wrote
-        self._set_rate = rate
+        self._set_rate = self._initial_rate = rate
         self.engine.optimizer.rate.fill_(rate)
 
     def _config(self) -> PPOConfig:
