@@ -64,6 +64,8 @@ $(VENV)/.installed: $(VENV)/.torch pyproject.toml
 	$(BIN)/python -m pip install --quiet -e .
 	@touch $@
 
+# rsl-rl-lib serves the parity tests; what it imports is in `dev`, and it is not to choose another torch.
 $(VENV)/.installed-dev: $(VENV)/.torch pyproject.toml
 	$(BIN)/python -m pip install --quiet -e ".[dev]"
+	$(BIN)/python -m pip install --quiet --no-deps rsl-rl-lib==5.5.1
 	@touch $@ $(VENV)/.installed

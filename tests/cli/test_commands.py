@@ -102,6 +102,8 @@ def test_version(surefoot):
         ("eval . --checkpoint newest", ["newest", "best, last"]),
         ("eval . --episodes 0", ["--episodes"]),
         ("play . --video film.png", ["film.png", ".mp4"]),
+        ("export nowhere", ["nowhere"]),
+        ("export . --format tflite", ["tflite", "onnx", "rsl_rl"]),
         ("check NoSuchTask-v0", ["'NoSuchTask-v0'"]),
         ("config Pendulum", ["Pendulum-v1"]),
     ],

@@ -27,6 +27,7 @@ COMMANDS = (
     "fault",
     "verify-resume",
     "rsl-rl",
+    "import-config",
 )
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130

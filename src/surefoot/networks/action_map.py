@@ -57,9 +57,9 @@ class ActionMap(nn.Module):
     def forward(self, raw: Tensor) -> Tensor:
         """A new tensor: an environment may change it in place."""
         if self.is_counted:
-            return raw.reshape(*raw.shape[:-1], *self.shape) + self.start
+            return self._shaped(raw) + self.start
         if self.is_identity:
-            return raw.reshape(*raw.shape[:-1], *self.shape).clone()
+            return self._shaped(raw).clone()
         if self.any_bounded:
             unit = raw.tanh() if self.squashed else raw.clamp(-1.0, 1.0)
             # from the middle: -u is mapped to the mirror image of u to the last bit, and nothing overflows
@@ -69,4 +69,9 @@ class ActionMap(nn.Module):
         else:
             mapped = raw
         # rounding of the map must not leave the Box
-        return mapped.clamp(self.low, self.high).reshape(*raw.shape[:-1], *self.shape)
+        return self._shaped(mapped.clamp(self.low, self.high))
+
+    def _shaped(self, x: Tensor) -> Tensor:
+        """[..., A] to [..., *shape of the space]."""
+        # without sizes of its own, reshape would fix the number of rows in an exported graph
+        return x.reshape(*x.shape[:-1], *self.shape) if self.shape else x.squeeze(-1)

@@ -1,0 +1,48 @@
+"""`surefoot export`, from the outside."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+import surefoot as package
+
+TINY = (
+    "--num-envs 2 --set num_steps_per_env=32 --set eval_episodes=0 --set save_interval=1 "
+    "--set algorithm.mini_batch_size=16 --set env.backend=sync --set keep_checkpoints=5 --quiet"
+)
+
+
+def actions_of(directory: Path, observations: np.ndarray) -> np.ndarray:
+    session = onnxruntime.InferenceSession(str(directory / "policy.onnx"))
+    return session.run(None, {"policy": observations})[0]
+
+
+def test_a_run_is_exported_by_its_checkpoints(surefoot, tmp_path):
+    trained = surefoot(f"train Pendulum-v1 --iterations 2 {TINY} --run-dir run")
+    assert trained.exit_code == 0, trained.output
+    exported = surefoot("export run --checkpoint last")
+    assert exported.exit_code == 0, exported.output
+    directory = tmp_path / "run" / "exported"
+    assert {p.name for p in directory.iterdir()} == {"policy.onnx", "policy.json", "golden.npz"}
+    assert "from PyTorch" in exported.output
+    description = json.loads((directory / "policy.json").read_text())
+    assert (description["task"], description["iteration"]) == ("Pendulum-v1", 1)
+    assert description["surefoot"] == package.__version__
+
+    # Pendulum's torque is in [-2, 2]
+    observations = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    policy = package.load_policy(tmp_path / "run", "last")
+    found = actions_of(directory, observations)
+    np.testing.assert_allclose(found, policy(observations).numpy(), atol=1e-5)
+
+    earlier = surefoot("export run/checkpoints/model_0.pt --format torchscript --out elsewhere")
+    assert earlier.exit_code == 0, earlier.output
+    files = {p.name for p in (tmp_path / "elsewhere").iterdir()}
+    assert files == {"policy.pt", "policy.json", "golden.npz"}
+    assert json.loads((tmp_path / "elsewhere" / "policy.json").read_text())["iteration"] == 0
+    assert surefoot("export run --checkpoint 0 --out onnx").exit_code == 0
+    assert np.abs(actions_of(tmp_path / "onnx", observations) - found).max() > 1e-6
