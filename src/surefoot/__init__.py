@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from surefoot.algorithm.distillation import Distillation
     from surefoot.algorithm.extension import Extension
     from surefoot.algorithm.ppo import PPO
     from surefoot.algorithm.rollout_storage import RolloutStorage
@@ -31,6 +32,7 @@ _HOMES = {
     "OnPolicyRunner": "training.on_policy_runner",
     "PPO": "algorithm.ppo",
     "PPOAMP": "extensions.amp.ppo_amp",
+    "Distillation": "algorithm.distillation",
     "ActorCritic": "networks.actor_critic",
     "RolloutStorage": "algorithm.rollout_storage",
     "Extension": "algorithm.extension",
@@ -58,6 +60,7 @@ __all__ = [
     "Batch",
     "CheckpointError",
     "ConfigError",
+    "Distillation",
     "EnvContractError",
     "EnvSpec",
     "Extension",

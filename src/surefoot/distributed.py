@@ -159,18 +159,24 @@ def merge_moments(
     return count, a[1] + delta * weight, a[2] + b[2] + delta.square() * a[0] * weight
 
 
-def minimize(loss: Tensor, optimizer: torch.optim.Optimizer, max_norm: float | None = None) -> Tensor:
+def minimize(
+    loss: Tensor,
+    optimizer: torch.optim.Optimizer,
+    max_norm: float | None = None,
+    is_due: Tensor | bool = True,
+) -> Tensor:
     """One optimiser step of an extension's own networks, averaged over processes. Returns the gradient norm.
 
-    A gradient that is not finite on any process is replaced by zeros on all.
+    With a gradient that is not finite on any process, or where `is_due` (0-d, alike on all) is False, no
+    process makes the step.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
     flat = mean(torch.cat([g.reshape(-1) for g in gradients]))
     norm = torch.linalg.vector_norm(flat)
     scale = torch.ones_like(norm) if max_norm is None else (max_norm / (norm + 1e-6)).clamp(max=1)
-    finite = norm.isfinite()
-    flat = torch.where(finite, flat * scale, 0.0)
+    is_made = norm.isfinite() & is_due
+    flat = torch.where(is_made, flat * scale, 0.0)
     kept = [
         t for p in parameters for t in (p, *(v for v in optimizer.state[p].values() if isinstance(v, Tensor)))
     ]
@@ -180,5 +186,5 @@ def minimize(loss: Tensor, optimizer: torch.optim.Optimizer, max_norm: float | N
     optimizer.step()
     with torch.no_grad():
         for tensor, old in zip(kept, before, strict=True):
-            tensor.copy_(torch.where(finite, tensor, old))
+            tensor.copy_(torch.where(is_made, tensor, old))
     return norm

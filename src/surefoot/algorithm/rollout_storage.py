@@ -101,7 +101,7 @@ class RolloutStorage:
             raise EnvContractError(
                 f"the rollout already holds {self.step} steps; call compute_returns() and update() first."
             )
-        if not self.distribution:
+        if not (self.distribution or self.step):
             num_steps = self.num_transitions_per_env
             self.actions = rows_like(actions, num_steps, self.dtype)
             self.distribution = {n: rows_like(x, num_steps, self.dtype) for n, x in params.items()}
