@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from surefoot.compat.rsl_rl.algorithms import PPO
 from surefoot.compat.rsl_rl.models import CNNModel, MLPModel, RNNModel
+from surefoot.compat.rsl_rl.modules import ActorCritic
 from surefoot.compat.rsl_rl.storage import RolloutStorage
 from surefoot.config import SurefootWarning
 from surefoot.errors import CheckpointError, ConfigError, EnvContractError
@@ -300,6 +301,32 @@ def test_settings_may_change_between_iterations() -> None:
     assert ppo.optimizer.param_groups[0]["lr"] == 0.125
     ppo.optimizer.param_groups[0]["lr"] = 0.25
     assert ppo.learning_rate == 0.25
+
+
+@pytest.mark.parametrize("memory", [None, "lstm"])
+def test_the_one_policy_of_older_releases_shows_both_models(memory: str | None) -> None:
+    ppo = make_ppo(memory=memory)
+    policy, obs = ppo.policy, make_obs()
+    assert ppo.actor_critic is policy
+    assert policy.actor is ppo.actor.mlp
+    assert policy.is_recurrent is bool(memory)
+    expected = ppo.get_policy()(obs)
+    ppo.actor.reset()
+    assert torch.equal(policy.act_inference(obs), expected)
+
+
+def test_an_older_policy_is_taken_apart() -> None:
+    obs = make_obs()
+    policy = ActorCritic(
+        obs, {"policy": ["policy"], "critic": ["policy"]}, NUM_ACTIONS, actor_hidden_dims=[8]
+    )
+    ppo = PPO(policy, num_learning_epochs=1, num_mini_batches=2)
+    ppo.init_storage("rl", NUM_ENVS, NUM_STEPS, obs, [NUM_ACTIONS])
+    before = policy.std.detach().clone()
+    run(ppo)
+    ppo.update()
+    assert ppo.policy is policy
+    assert not torch.equal(policy.std, before)
 
 
 def test_an_actor_without_distribution_is_refused() -> None:

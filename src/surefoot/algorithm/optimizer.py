@@ -126,11 +126,11 @@ class FlatOptimizer(nn.Module):
             self.stopped += (kl > self.config.max_kl) | (self.stopped > 0)
         # without rows there is nothing to learn; momentum alone must not move the weights
         is_idle = (self.stopped > 0) | torch.as_tensor(count == 0, device=skipped.device)
-        self.apply(torch.maximum(skipped, is_idle.to(skipped)))
+        self.step(torch.maximum(skipped, is_idle.to(skipped)))
         return norm, kl, skipped
 
     @torch.no_grad()
-    def apply(self, is_left_out: Tensor) -> None:
+    def step(self, is_left_out: Tensor) -> None:
         """The optimiser's step on `gradient` as it is, unless `is_left_out` (0-d) is 1."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate * group["ratio"]

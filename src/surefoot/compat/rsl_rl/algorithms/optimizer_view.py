@@ -40,13 +40,14 @@ class OptimizerView:
         """One step on the parameters' own `.grad`, as a learning loop of the client's own left them."""
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._flat.flat_parameters]
         self._flat.gradient[:-3] = torch.cat([g.reshape(-1) for g in parts])
-        self._flat.apply(torch.zeros((), device=self._flat.rate.device))
+        self._flat.step(torch.zeros((), device=self._flat.rate.device))
 
     # ------------------------------------------------------------------ the state, parameter by parameter
 
     def state_dict(self) -> dict[str, Any]:
         """As torch's own optimiser over the same parameters would give it."""
-        [(flat, state)] = self._flat.optimizer.state.items() or [(None, {})]
+        [flat] = self._flat.optimizer.param_groups[0]["params"]
+        state = self._flat.optimizer.state.get(flat, {})
         cut = {name: _cut(x, self._flat.flat_parameters, flat) for name, x in state.items()}
         places = {id(p): i for i, p in enumerate(self._flat.flat_parameters)}
         entries = {

@@ -25,6 +25,8 @@ from surefoot.compat.rsl_rl.extensions import (
     resolve_symmetry_config,
 )
 from surefoot.compat.rsl_rl.models.mlp_model import MLPModel
+from surefoot.compat.rsl_rl.modules.actor_critic import ActorCriticPair
+from surefoot.compat.rsl_rl.modules.distribution import GaussianDistribution
 from surefoot.compat.rsl_rl.storage import RolloutStorage
 from surefoot.compat.rsl_rl.utils import resolve_class, resolve_obs_groups
 from surefoot.config import SurefootWarning
@@ -96,7 +98,7 @@ class PPO:
         seed: int = 1,
     ) -> None:
         self.device, self.device_type = device, torch.device(device).type
-        self._legacy_policy = None
+        self._legacy_policy: Any = None
         if hasattr(actor, "actor_model"):  # ActorCritic and its kin hold both
             self._legacy_policy = actor
             if isinstance(critic, RolloutStorage):
@@ -122,7 +124,7 @@ class PPO:
         self.rnd = RandomNetworkDistillation(device=device, **rnd_cfg) if rnd_cfg else None
         self.symmetry = Symmetry(**symmetry_cfg) if symmetry_cfg else None
         self._extensions = [x.extension for x in (self.rnd, self.symmetry) if x is not None]
-        self._extensions += [*extensions, *([PolicyLosses(weight=aux_loss_coef)] if enable_aux_loss else [])]
+        self._extensions += [*extensions, *([PolicyLosses(aux_loss_coef)] if enable_aux_loss else [])]
         self.transition = RolloutStorage.Transition()
         self.metrics: dict[str, float] = {}
         self.intrinsic_rewards: Tensor | None = None
@@ -293,12 +295,16 @@ class PPO:
 
     @property
     def policy(self) -> Any:
-        """RSL-RL 2.3 to 3.x: the one policy."""
-        return self._legacy_policy or self.actor
+        """RSL-RL 2.3 to 3.x: one policy that holds both models."""
+        if self._legacy_policy is None:
+            is_gaussian = isinstance(self.actor.distribution, GaussianDistribution)
+            self._legacy_policy = ActorCriticPair(self.actor, self.critic) if is_gaussian else self.actor
+            self._legacy_policy.is_recurrent = self.actor.is_recurrent or self.critic.is_recurrent
+        return self._legacy_policy
 
     @property
     def actor_critic(self) -> Any:
-        """RSL-RL before 2.3: the one policy."""
+        """RSL-RL before 2.3: the same."""
         return self.policy
 
     def get_policy(self) -> MLPModel:
@@ -353,16 +359,9 @@ class PPO:
         Raises:
             CheckpointError: a part does not fit; nothing has been changed then.
         """
-        wanted = (
-            dict.fromkeys(("actor", "critic", "optimizer", "iteration", "rnd"), True)
-            if load_cfg is None
-            else load_cfg
-        )
-        models = {
-            name: model
-            for name, model in (("actor", self.actor), ("critic", self.critic))
-            if wanted.get(name)
-        }
+        parts: tuple[str, ...] = ("actor", "critic", "optimizer", "iteration", "rnd")
+        wanted: Mapping[str, bool] = dict.fromkeys(parts, True) if load_cfg is None else load_cfg
+        models = {name: getattr(self, name) for name in ("actor", "critic") if wanted.get(name)}
         if strict:
             for name, model in models.items():
                 check_fits(loaded_dict[f"{name}_state_dict"], model, name)

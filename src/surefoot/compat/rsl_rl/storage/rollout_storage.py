@@ -11,12 +11,11 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from surefoot.algorithm.sequences import default_sequence_length, sequence_starts
+from surefoot.compat.rsl_rl.modules.rnn import HiddenState
 from surefoot.compat.rsl_rl.storage.rollout import LOG_PROB, Rollout
 from surefoot.compat.rsl_rl.utils.utils import split_and_pad_trajectories
 from surefoot.errors import EnvContractError
 from surefoot.types import Step
-
-HiddenState = Tensor | tuple[Tensor, Tensor] | None
 
 
 class RolloutIsFullError(EnvContractError, OverflowError):
@@ -81,9 +80,9 @@ class _Memories:
     rows: list[Tensor] = field(default_factory=list)
 
     def write(self, step: int, num_steps: int, state: HiddenState) -> None:
-        parts = state if isinstance(state, tuple) else (state,)
+        parts = _parts(state)
         if not self.rows:
-            self.rows = [p.new_zeros(num_steps, *p.shape) for p in parts if p is not None]
+            self.rows = [p.new_zeros(num_steps, *p.shape) for p in parts]
         for row, part in zip(self.rows, parts, strict=True):
             row[step] = part
 
@@ -338,6 +337,11 @@ class RolloutStorage:
 
 def flat_state(state: HiddenState) -> Tensor:
     """Hidden states [layers, N, H], or a pair of them, as rows [N, K]: all layers, an LSTM's cells last."""
-    parts = state if isinstance(state, tuple) else (state,)
-    layers = torch.cat([p for p in parts if p is not None])
+    layers = torch.cat(_parts(state))
     return layers.transpose(0, 1).reshape(layers.shape[1], -1)
+
+
+def _parts(state: HiddenState) -> tuple[Tensor, ...]:
+    if state is None:
+        return ()
+    return state if isinstance(state, tuple) else (state,)
