@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -68,18 +69,35 @@ def resolve_config(
     """Defaults < the task's preset < the file < `--set` < named options.
 
     A file that names every key, as a run's config.yaml does, is taken without the preset: it repeats that
-    run.
+    run. A file of RSL-RL is taken in our form.
     """
     from surefoot import tasks
-    from surefoot.config import apply_set, build_config, load_yaml, merge
+    from surefoot.config import apply_set, build_config, merge
 
     preset = tasks.preset(task)
-    values = load_yaml(Path(config_file)) if config_file else {}
+    values = _read(config_file) if config_file else {}
     if not _is_complete(values):
         values = merge(preset, values)
     for assignment in assignments:
         values = apply_set(values, assignment)
     return build_config(merge(values, {k: v for k, v in (overrides or {}).items() if v is not None}))
+
+
+def _read(config_file: str) -> dict[str, Any]:
+    """The file's values; one of RSL-RL is brought to our form, and what changed is said once."""
+    from surefoot.cli import REPORT_VARIABLE
+    from surefoot.config import load_yaml
+    from surefoot.config.rsl_rl import from_rsl_rl, is_rsl_rl
+
+    values = load_yaml(Path(config_file))
+    if not is_rsl_rl(values):
+        return values
+    values, notes = from_rsl_rl(values)
+    # the process that launched this one has said it, and of torchrun's the first does
+    if REPORT_VARIABLE not in os.environ and os.environ.get("RANK", "0") == "0":
+        lines = [f"{config_file} is a configuration of RSL-RL; in Surefoot's form:", *notes]
+        click.echo("\n  ".join(lines), err=True)
+    return values
 
 
 def _is_complete(values: Mapping[str, Any]) -> bool:
@@ -98,8 +116,6 @@ def _is_complete(values: Mapping[str, Any]) -> bool:
 
 def pick_device(name: str) -> torch.device:
     """The device behind `auto`, `cpu`, `cuda` or `cuda:N`; with several processes each takes its own GPU."""
-    import os
-
     import torch
 
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):

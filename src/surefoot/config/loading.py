@@ -50,6 +50,13 @@ _Loader.add_implicit_resolver(
 )
 
 
+# what yaml.dump writes for a tuple, and for a field that was never set (Isaac Lab)
+_Loader.add_constructor("tag:yaml.org,2002:python/tuple", yaml.SafeLoader.construct_yaml_seq)
+_Loader.add_constructor(
+    "tag:yaml.org,2002:python/object:dataclasses._MISSING_TYPE", yaml.SafeLoader.construct_yaml_map
+)
+
+
 class _Dumper(yaml.SafeDumper):
     """Mappings in block style, lists on one line; text that the loader would take for a number is quoted."""
 

@@ -24,7 +24,13 @@ Section = dict[str, Any]
 
 _OMEGACONF_MISSING = "???"
 _MEANINGFUL_NONE = ("desired_kl",)
-_NOISE = ("stochastic", "init_noise_std", "noise_std_type", "state_dependent_std")
+_NOISE = {
+    "stochastic": "distribution_cfg",
+    "init_noise_std": "distribution_cfg.init_std",
+    "noise_std_type": "distribution_cfg.std_type",
+    "state_dependent_std": "distribution_cfg.class_name",
+}
+"""Keys of 4.x and before, and what replaced them."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +128,9 @@ def _copied(train_cfg: Mapping[str, Any]) -> Section:
                 cfg[key] = _section(value)
         elif isinstance(value, Mapping) or not is_unset(value):
             cfg[key] = _copy(value)
+    if "policy" in cfg:
+        # no key of it had a meaning of its own for None
+        cfg["policy"] = {key: value for key, value in cfg["policy"].items() if value is not None}
     return {key: value for key, value in cfg.items() if key not in known.SECTIONS or value}
 
 
@@ -194,7 +203,6 @@ def _split_policy(cfg: Section, normalizes: bool | None, notes: list[str]) -> No
     if "rnn_hidden_size" in policy:
         policy.setdefault("rnn_hidden_dim", policy.pop("rnn_hidden_size"))
     _check_policy_keys(policy)
-    policy = {key: value for key, value in policy.items() if value is not None}
     moved: dict[str, list[str]] = {}
     first, second = kind.models
     recurrent = {first: kind.is_recurrent, second: kind.is_recurrent and second == "critic"}
@@ -215,9 +223,9 @@ def _split_policy(cfg: Section, normalizes: bool | None, notes: list[str]) -> No
         model.setdefault("obs_normalization", bool(normalizes))
         cfg[name] = model
     cfg[first]["distribution_cfg"] = _distribution(policy, kind.init_std)
-    targets = [f"{name}.class_name {cfg[name]['class_name']}" for name in kind.models]
-    notes.append(f"policy.class_name {class_name or 'ActorCritic'} -> {', '.join(targets)}")
-    moved |= {old: [f"{first}.distribution_cfg"] for old in _NOISE if old in policy}
+    targets = " and ".join(f"{name} ({cfg[name]['class_name']})" for name in kind.models)
+    notes.append(f"policy, a {class_name or 'ActorCritic'} -> {targets}")
+    moved |= {old: [f"{first}.{new}"] for old, new in _NOISE.items() if old in policy}
     for old in policy:
         if old in moved:
             notes.append(f"policy.{old} -> {' and '.join(moved[old])}")
@@ -228,7 +236,7 @@ def _split_policy(cfg: Section, normalizes: bool | None, notes: list[str]) -> No
 def _check_policy_keys(policy: Mapping[str, Any]) -> None:
     names = ("actor", "critic", "student", "teacher")
     parts = [f"{name}_{part}" for name in names for part in ("hidden_dims", "obs_normalization", "cnn_cfg")]
-    takes = [*parts, "activation", *_NOISE[1:], *known.RNN, "teacher_recurrent"]
+    takes = [*parts, "activation", *list(_NOISE)[1:], *known.RNN, "teacher_recurrent"]
     for key in policy:
         if key not in takes:
             raise UnknownKeyError(f"unknown key 'policy.{key}'.{known.nearest(key, takes, 'policy')}")
@@ -294,7 +302,7 @@ def _modernize_noise(model: Section, name: str, notes: list[str]) -> None:
         notes.extend(f"{name}.{key} is not used: there is {name}.distribution_cfg" for key in noise)
     elif noise.get("stochastic", True):
         model["distribution_cfg"] = _distribution(noise, 1.0)
-        notes.extend(f"{name}.{key} -> {name}.distribution_cfg" for key in noise)
+        notes.extend(f"{name}.{key} -> {name}.{_NOISE[key]}" for key in noise)
     else:
         notes.extend(
             f"{name}.{key} -> no {name}.distribution_cfg, since it is not stochastic" for key in noise
