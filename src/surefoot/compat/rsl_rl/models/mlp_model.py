@@ -139,7 +139,9 @@ class MLPModel(nn.Module):
         self, obs: Observations, masks: Tensor | None = None, hidden_state: HiddenState = None
     ) -> Tensor:
         """What the perceptron reads, [..., latent_dim]."""
-        return self.obs_normalizer(self.vectors(obs))
+        x = self.vectors(obs)
+        # the normaliser's statistics have a batch dimension, one environment need not
+        return self.obs_normalizer(x).reshape(x.shape)
 
     def vectors(self, obs: Observations) -> Tensor:
         """The groups that are vectors, side by side; a tensor is taken as just that."""
