@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -145,3 +146,30 @@ def test_an_update_gives_the_same_weights(
             )
     assert theirs.learning_rate != 1e-3
     assert any((x - before[name]).abs().max() > 1e-4 for name, x in weights(ours).items())
+
+
+@pytest.mark.parametrize("memory", [None, "gru"])
+@pytest.mark.parametrize(("source", "target"), [(OURS, THEIRS), (THEIRS, OURS)], ids=["leaving", "coming"])
+def test_a_checkpoint_goes_on_in_the_other_library(
+    source: Any, target: Any, memory: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    order = torch.randperm(NUM_ENVS * NUM_STEPS, generator=torch.Generator().manual_seed(3))
+    in_given_order(monkeypatch, None if memory else order)
+    # in float32 an adaptive rate may fall on either side of a bound
+    first = make(source, memory, schedule="fixed", learning_rate=3e-4)
+    second = make(target, memory, schedule="fixed", learning_rate=0.5)
+
+    def learn(ppo: Any, seed: int) -> None:
+        for model in (ppo.actor, ppo.critic):
+            model.reset()
+        ppo.compute_returns(fill(ppo, seed))
+        ppo.update()
+
+    learn(first, 4)
+    torch.save(first.save(), tmp_path / "model.pt")
+    assert second.load(torch.load(tmp_path / "model.pt", weights_only=True), None, True)
+    assert second.learning_rate == pytest.approx(first.learning_rate)
+    assert_equal_weights(first, second, torch.float64)
+    for ppo in (first, second):
+        learn(ppo, 5)
+    assert_equal_weights(first, second, torch.float32)
