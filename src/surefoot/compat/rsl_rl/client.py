@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 from surefoot.compat.rsl_rl.install import install
 from surefoot.errors import ConfigError, did_you_mean
@@ -41,7 +42,7 @@ def run_client(arguments: Sequence[str]) -> None:
         sys.exit(program())
 
 
-def _program(name: str) -> Callable[[], object]:
+def _program(name: str) -> Callable[[], Any]:
     """The function behind a program that a package of this environment has installed."""
     programs = {entry.name: entry for entry in entry_points(group="console_scripts")}
     if name not in programs:

@@ -28,7 +28,8 @@ class InferencePolicy(nn.Module):
     ) -> None:
         super().__init__()
         self.model = detached_copy(policy).to(device).eval().requires_grad_(False)
-        self._widths = {group: observations[group].shape[-1] for group in observations.keys()}  # noqa: SIM118
+        # of one environment
+        self._shapes = {group: observations[group].shape[1:] for group in observations.keys()}  # noqa: SIM118
         self.reset()
 
     @torch.no_grad()
@@ -41,13 +42,22 @@ class InferencePolicy(nn.Module):
             args: Passed on.
             kwargs: Passed on.
         """
-        return self.model(self._by_group(obs) if isinstance(obs, Tensor) else obs, *args, **kwargs)
+        if isinstance(obs, Tensor):
+            obs = self._by_group(obs)
+        if not isinstance(obs, Tensor) and self._is_of_one(obs):
+            rows = {group: obs[group].unsqueeze(0) for group in obs.keys()}  # noqa: SIM118
+            return self.model(rows, *args, **kwargs).squeeze(0)
+        return self.model(obs, *args, **kwargs)
+
+    def _is_of_one(self, obs: Mapping[str, Tensor]) -> bool:
+        known = [group for group in obs.keys() if group in self._shapes]  # noqa: SIM118
+        return bool(known) and obs[known[0]].dim() == len(self._shapes[known[0]])
 
     def _by_group(self, obs: Tensor) -> Mapping[str, Tensor] | Tensor:
         groups = getattr(self.model, "obs_groups", None)
         if not groups:
             return obs
-        widths = [self._widths[group] for group in groups]
+        widths = [self._shapes[group][-1] for group in groups]
         if obs.shape[-1] != sum(widths):
             wanted = ", ".join(f"{group} ({width})" for group, width in zip(groups, widths, strict=True))
             raise EnvContractError(
