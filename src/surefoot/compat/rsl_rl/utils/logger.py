@@ -220,8 +220,8 @@ class Logger:
             return
         directory = Path(self.log_dir)
         directory.mkdir(parents=True, exist_ok=True)
-        self._metrics = JsonlLogger(directory / "metrics.jsonl", self.first_iteration)
         self.writer = self._open_writer(self.log_dir)
+        self._metrics = JsonlLogger(directory / "metrics.jsonl", self.first_iteration)
         files = self._store_code_state()
         if isinstance(self.writer, LogWriter):
             self.writer.store_config(self.env_cfg, self.cfg)
