@@ -68,7 +68,7 @@ class ActorCritic(ActorCriticPair):
         state_dependent_std: bool = False,
         **unknown: Any,
     ) -> None:
-        rows, groups = observations(obs, obs_groups, unknown, self.names)
+        rows, groups = observations(obs, obs_groups, num_actions, unknown, self.names)
         warn_of_unknown(ActorCritic, unknown)
         actor = MLPModel(
             rows,

@@ -40,7 +40,7 @@ class ActorCriticCNN(ActorCriticPair):
         state_dependent_std: bool = False,
         **unknown: Any,
     ) -> None:
-        rows, groups = observations(obs, obs_groups, unknown, self.names)
+        rows, groups = observations(obs, obs_groups, num_actions, unknown, self.names)
         warn_of_unknown(ActorCriticCNN, unknown)
         sees = {
             name: any(len(shape) == 4 for shape in group_shapes(rows, groups, name).values())

@@ -41,7 +41,7 @@ class ActorCriticRecurrent(ActorCriticPair):
         rnn_num_layers: int = 1,
         **unknown: Any,
     ) -> None:
-        rows, groups = observations(obs, obs_groups, unknown, self.names)
+        rows, groups = observations(obs, obs_groups, num_actions, unknown, self.names)
         memory: dict[str, Any] = {
             "rnn_type": rnn_type,
             "rnn_hidden_dim": unknown.pop("rnn_hidden_size", rnn_hidden_dim),

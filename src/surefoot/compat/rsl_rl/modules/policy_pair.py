@@ -154,17 +154,24 @@ def noise(init_noise_std: float, noise_std_type: str, state_dependent_std: bool 
 def observations(
     obs: Observations | int | None,
     obs_groups: Groups | int | None,
+    num_actions: int,
     unknown: dict[str, Any],
     names: tuple[str, str],
 ) -> tuple[Observations, dict[str, list[str]]]:
-    """Observations and the groups of both models from the first two arguments, whatever the release.
+    """Observations and the groups of both models from the first arguments, whatever the release.
 
     Args:
         obs: Observations, or as in RSL-RL 1 and 2 the number of those of the first model.
         obs_groups: Groups by set (RSL-RL 3), or the number of observations of the second model.
+        num_actions: A.
         unknown: Other arguments; those that say the same by name are taken out.
         names: Of the models.
+
+    Raises:
+        ConfigError: some of it is missing, or of another type.
     """
+    if num_actions < 1:
+        raise ConfigError(f"num_actions is {num_actions}; expected the number of actions.")
     counts = [
         unknown.pop(f"num_{name}_obs", given) for name, given in zip(names, (obs, obs_groups), strict=True)
     ]

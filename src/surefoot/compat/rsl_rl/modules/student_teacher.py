@@ -132,7 +132,7 @@ class StudentTeacher(StudentTeacherPair):
         noise_std_type: str = "scalar",
         **unknown: Any,
     ) -> None:
-        rows, groups = observations(obs, obs_groups, unknown, self.names)
+        rows, groups = observations(obs, obs_groups, num_actions, unknown, self.names)
         warn_of_unknown(StudentTeacher, unknown)
         student = MLPModel(
             rows,

@@ -42,7 +42,7 @@ class StudentTeacherRecurrent(StudentTeacherPair):
         teacher_recurrent: bool = False,
         **unknown: Any,
     ) -> None:
-        rows, groups = observations(obs, obs_groups, unknown, self.names)
+        rows, groups = observations(obs, obs_groups, num_actions, unknown, self.names)
         memory: dict[str, Any] = {
             "rnn_type": rnn_type,
             "rnn_hidden_dim": unknown.pop("rnn_hidden_size", rnn_hidden_dim),
