@@ -12,7 +12,7 @@ from typing_extensions import Self
 from surefoot.compat.rsl_rl.models.mlp_model import MLPModel
 from surefoot.compat.rsl_rl.models.rnn_model import RNNModel
 from surefoot.compat.rsl_rl.storage.rollout import LOG_PROB
-from surefoot.compat.rsl_rl.storage.rollout_storage import flat_state
+from surefoot.compat.rsl_rl.storage.rollout_storage import flat_state, layered_state
 from surefoot.errors import ConfigError
 from surefoot.networks.action_map import ActionMap
 from surefoot.networks.encoders import at_least_float32
@@ -89,11 +89,7 @@ class _Memory:
 
     def along(self, x: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """[L, B, E] from a state [B, K] to outputs [L, B, H] and the state after."""
-        hidden = None
-        if state is not None:
-            layers = state.view(state.shape[0], -1, self.num_features).transpose(0, 1).contiguous()
-            hidden = layers.tensor_split(2) if self.is_lstm else layers
-        out, after = self.rnn(x, hidden)
+        out, after = self.rnn(x, None if state is None else layered_state(state, self.rnn))
         return out, flat_state(after)
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,7 +128,7 @@ class _Body:
         return at_least_float32(self.model.mlp(features))
 
 
-class _Inputs(nn.Module):
+class RawInputs(nn.Module):
     """Raw observation groups: a model concatenates and normalises by itself."""
 
     like: Tensor
@@ -188,7 +184,7 @@ class ModelPair(nn.Module):
             for name, model in models.items():
                 _check_sequences(name, model)
         self.models = nn.ModuleDict(models)
-        self.inputs = _Inputs(models, spec)
+        self.inputs = RawInputs(models, spec)
         self.action_head, self.to_env = _ActionHead(actor), ActionMap(spec.action_space)
         self.actor, self.critic = _Body(actor), _Body(critic)
 

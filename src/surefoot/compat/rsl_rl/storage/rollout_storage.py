@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict
-from torch import Tensor
+from torch import Tensor, nn
 
 from surefoot.algorithm.sequences import default_sequence_length, sequence_starts
 from surefoot.compat.rsl_rl.modules.rnn import HiddenState
@@ -339,6 +339,15 @@ def flat_state(state: HiddenState) -> Tensor:
     """Hidden states [layers, N, H], or a pair of them, as rows [N, K]: all layers, an LSTM's cells last."""
     layers = torch.cat(_parts(state))
     return layers.transpose(0, 1).reshape(layers.shape[1], -1)
+
+
+def layered_state(rows: Tensor, rnn: nn.RNNBase) -> Tensor | tuple[Tensor, Tensor]:
+    """The reverse of `flat_state`: what `rnn` takes."""
+    layers = rows.view(rows.shape[0], -1, rnn.hidden_size).transpose(0, 1).contiguous()
+    if not isinstance(rnn, nn.LSTM):
+        return layers
+    hidden, cells = layers.tensor_split(2)
+    return hidden, cells
 
 
 def _parts(state: HiddenState) -> tuple[Tensor, ...]:
