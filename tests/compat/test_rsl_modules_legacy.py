@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from surefoot.compat.rsl_rl import modules
 from surefoot.compat.rsl_rl.extensions.rnd import RandomNetworkDistillation
 from surefoot.compat.rsl_rl.models import CNNModel, MLPModel, RNNModel
+from surefoot.config import SurefootWarning
 from surefoot.errors import CheckpointError, ConfigError
 
 N, A = 4, 3
@@ -291,7 +292,7 @@ def test_a_distillation_goes_on():
 
 
 def test_an_argument_without_effect_is_named():
-    with pytest.warns(UserWarning, match="'init_noise_st' has no effect. Did you mean 'init_noise_std'"):
+    with pytest.warns(SurefootWarning, match="'init_noise_st' has no effect. Did you mean 'init_noise_std'"):
         make("ActorCritic", init_noise_st=0.3)
 
 

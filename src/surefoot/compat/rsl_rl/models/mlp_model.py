@@ -14,7 +14,8 @@ from surefoot.compat.rsl_rl.modules.mlp import MLP
 from surefoot.compat.rsl_rl.modules.normalization import EmpiricalNormalization
 from surefoot.compat.rsl_rl.modules.rnn import HiddenState
 from surefoot.compat.rsl_rl.utils import resolve_class, unpad_trajectories
-from surefoot.errors import ConfigError, did_you_mean
+from surefoot.errors import ConfigError, MissingKeyError, did_you_mean
+from surefoot.networks.encoders import at_least_float32
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -23,29 +24,23 @@ Observations = Mapping[str, Tensor]
 """A TensorDict or any mapping: a tensor [..., *group shape] by the name of each group."""
 
 
-class UnknownGroupError(ConfigError, KeyError):
-    """An observation set or group that does not exist."""
-
-    __str__ = Exception.__str__
-
-
 def group_shapes(
     obs: Observations, obs_groups: Mapping[str, Sequence[str]], obs_set: str
 ) -> dict[str, torch.Size]:
     """The shape of each group of a set, in order.
 
     Raises:
-        UnknownGroupError: there is no such set, or one of its groups is not observed.
+        MissingKeyError: there is no such set, or one of its groups is not observed.
     """
     if obs_set not in obs_groups:
-        raise UnknownGroupError(
+        raise MissingKeyError(
             f"obs_groups has no set '{obs_set}', only: {', '.join(obs_groups)}."
             + did_you_mean(obs_set, obs_groups)
         )
     known = list(obs.keys())
     for group in obs_groups[obs_set]:
         if group not in known:
-            raise UnknownGroupError(
+            raise MissingKeyError(
                 f"obs_groups['{obs_set}'] names the group '{group}', but the environment observes only: "
                 f"{', '.join(known)}.{did_you_mean(group, known)}"
             )
@@ -133,7 +128,7 @@ class MLPModel(nn.Module):
                 obs = {name: unpad_trajectories(x, masks) for name, x in obs.items()}
             else:
                 obs = unpad_trajectories(cast("TensorDict", obs), masks)
-        return self.mlp(self.get_latent(obs, masks, hidden_state))
+        return at_least_float32(self.mlp(self.get_latent(obs, masks, hidden_state)))
 
     def get_latent(
         self, obs: Observations, masks: Tensor | None = None, hidden_state: HiddenState = None

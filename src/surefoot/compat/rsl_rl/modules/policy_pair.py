@@ -20,6 +20,7 @@ from surefoot.compat.rsl_rl.modules.distribution import (
     HeteroscedasticGaussianDistribution,
 )
 from surefoot.compat.rsl_rl.modules.rnn import HiddenState
+from surefoot.config.advice import SurefootWarning
 from surefoot.errors import ConfigError, did_you_mean
 
 Groups: TypeAlias = Mapping[str, Sequence[str]]
@@ -192,4 +193,5 @@ def warn_of_unknown(owner: type, unknown: Mapping[str, Any]) -> None:
     """RSL-RL 1 to 3 took any argument; so do their policies here, but they say which have no effect."""
     known = inspect.signature(owner).parameters
     for name in unknown:
-        warnings.warn(f"{owner.__name__}: '{name}' has no effect.{did_you_mean(name, known)}", stacklevel=3)
+        message = f"{owner.__name__}: '{name}' has no effect.{did_you_mean(name, known)}"
+        warnings.warn(message, SurefootWarning, stacklevel=3)
