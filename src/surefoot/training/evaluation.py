@@ -259,14 +259,22 @@ def load_policy(
         CheckpointError: no such run or checkpoint, or not a Surefoot checkpoint.
     """
     state = load_checkpoint(find_checkpoint(run, checkpoint))
+    policy, config, spec = saved_policy(state, device)
+    inference = InferencePolicy(policy, seed=config.seed)
+    return LoadedPolicy(inference, config, spec, state["task"], state["iteration"])
+
+
+def saved_policy(
+    state: Mapping[str, Any], device: torch.device | str = "cpu"
+) -> tuple[ActorCritic, TrainConfig, EnvSpec]:
+    """The policy that a checkpoint holds, the configuration of its run and the environment it was for."""
     config = build_config(state["config"])
     spec = spec_from_data(state["spec"], torch.device(device))
     policy = build_policy(spec, config)
     prefix = "policy."
     tensors = state["algorithm"]["tensors"]
     policy.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
-    inference = InferencePolicy(policy.to(device), seed=config.seed)
-    return LoadedPolicy(inference, config, spec, state["task"], state["iteration"])
+    return policy.to(device), config, spec
 
 
 def _act_and_reset(policy: Any, env: VecEnv, deterministic: bool, seed: int | None) -> tuple[Act, Reset]:

@@ -20,10 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from surefoot.compat.rsl_rl.native_checkpoints import from_native, to_native
 from surefoot.config import SurefootWarning
 from surefoot.errors import CheckpointError, MisfitError, did_you_mean
 from surefoot.extensions.amp.safe_pickle import STAND_INS, Array
-from surefoot.training.checkpoint import read_file
+from surefoot.training.checkpoint import complete, read_file
+
+__all__ = ["check_fits", "from_native", "load_checkpoint", "migrate", "to_native"]
 
 Model = dict[str, Tensor]
 
@@ -56,6 +59,8 @@ def load_checkpoint(path: Path | str | Mapping[str, Any], map_location: Any = No
     data = _resolved(read_file(Path(path), _safe_globals(), map_location))
     if not isinstance(data, dict):
         raise CheckpointError(f"{path} holds a {type(data).__name__}; expected a checkpoint's mapping.")
+    if "format" in data and "algorithm" in data:
+        return from_native(complete(data, str(path)))
     try:
         return migrate(data)
     except CheckpointError as error:
