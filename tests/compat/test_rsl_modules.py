@@ -319,6 +319,15 @@ def test_rewards_are_scaled_by_the_deviation_of_their_discounted_sum():
     assert torch.equal(normalizer(second), normalizer(second))
 
 
+def test_an_environment_may_reuse_the_tensor_of_its_rewards():
+    one, other = (EmpiricalDiscountedVariationNormalization([], gamma=0.5) for _ in range(2))
+    rewards = torch.tensor([1.0, 3.0])
+    one(rewards)
+    other(rewards.clone()).mul_(100)  # nor does what is returned belong to it
+    rewards.fill_(50.0)
+    torch.testing.assert_close(one(torch.ones(2)), other(torch.ones(2)))
+
+
 def test_a_reward_without_spread_stays_as_it_is():
     normalizer = EmpiricalDiscountedVariationNormalization([])
     assert normalizer(torch.tensor([5.0])).item() == 5.0

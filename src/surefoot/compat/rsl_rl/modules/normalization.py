@@ -134,5 +134,6 @@ class _DiscountedAverage:
         self.avg: Tensor | None = None
 
     def update(self, rew: Tensor) -> Tensor:
-        self.avg = rew if self.avg is None else self.avg * self.gamma + rew
+        # a copy: the environment may write its next rewards into the same tensor
+        self.avg = rew.clone() if self.avg is None else self.avg * self.gamma + rew
         return self.avg
