@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
+import pytest
 
 import surefoot as package
 
@@ -46,3 +47,26 @@ def test_a_run_is_exported_by_its_checkpoints(surefoot, tmp_path):
     assert json.loads((tmp_path / "elsewhere" / "policy.json").read_text())["iteration"] == 0
     assert surefoot("export run --checkpoint 0 --out onnx").exit_code == 0
     assert np.abs(actions_of(tmp_path / "onnx", observations) - found).max() > 1e-6
+
+
+@pytest.mark.filterwarnings("ignore:checkpoint for RSL-RL")
+def test_all_formats_at_once_and_what_rsl_rl_lacks_is_left_out(surefoot, tmp_path):
+    for task in ("Pendulum-v1", "CartPole-v1"):
+        trained = surefoot(f"train {task} --iterations 1 {TINY} --run-dir {task}")
+        assert trained.exit_code == 0, trained.output
+    both = {"policy.onnx", "policy.pt", "policy.json", "golden.npz"}
+    exported = surefoot("export Pendulum-v1 --format all --out all")
+    assert exported.exit_code == 0, exported.output
+    assert {p.name for p in (tmp_path / "all").iterdir()} == both | {"model_0.pt"}
+    assert exported.output.count("from PyTorch") == 2
+    own = (tmp_path / "Pendulum-v1" / "checkpoints" / "model_0.pt").read_bytes()
+    refused = surefoot("export Pendulum-v1 --format rsl_rl --out Pendulum-v1/checkpoints")
+    assert (refused.exit_code, "own checkpoints" in refused.stderr) == (2, True)
+    assert (tmp_path / "Pendulum-v1" / "checkpoints" / "model_0.pt").read_bytes() == own
+
+    assert surefoot("export CartPole-v1 --format rsl_rl --out none").exit_code == 2
+    assert not (tmp_path / "none").exists()
+    exported = surefoot("export CartPole-v1 --format all --out most")
+    assert exported.exit_code == 0, exported.output
+    assert {p.name for p in (tmp_path / "most").iterdir()} == both
+    assert "rsl_rl: left out, RSL-RL has no counterpart of counted actions" in exported.output

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -60,13 +58,13 @@ def command(run: str, kind: str, checkpoint: str, out: str | None) -> None:
 
 
 def _export_to_rsl_rl(file: Path, directory: Path) -> Path:
-    """The checkpoint with RSL-RL's keys."""
-    from surefoot.compat.rsl_rl import checkpoints
+    """The checkpoint with RSL-RL's keys, under RSL-RL's name."""
+    from surefoot.compat.rsl_rl.checkpoints import from_native
     from surefoot.training.checkpoint import load_checkpoint, save_checkpoint
 
-    from_native: Callable[[dict[str, Any]], dict[str, Any]] | None
-    from_native = getattr(checkpoints, "from_native", None)
-    if from_native is None:
-        raise ConfigError("checkpoints for RSL-RL are not written yet; use --format onnx.")
+    if directory.resolve() == file.resolve().parent:
+        raise ConfigError(
+            f"--out {directory} holds the run's own checkpoints, of the same name; take another."
+        )
     state = load_checkpoint(file)
     return save_checkpoint(directory / f"model_{state['iteration']}.pt", from_native(state))
