@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import pkgutil
 import subprocess
 import sys
@@ -201,6 +202,35 @@ def test_the_command_line_runs_clients(project):
     assert "Traceback" in failed.stderr
     assert failed.stderr.endswith("RuntimeError: mine\n")
     assert surefoot("surefoot", "rsl-rl", "fails.py", "x").returncode == 7
+
+
+CHILD = """
+import subprocess, sys
+
+ask = "import rsl_rl, importlib.metadata as m; print('child', rsl_rl.__name__, m.version('rsl-rl-lib'))"
+subprocess.run([sys.executable, "-c", ask], check=True)
+"""
+
+
+def test_processes_that_a_client_starts_find_the_door_open(project, monkeypatch):
+    """As torchrun's and torchrunx's workers do, and the user's own `sitecustomize` runs there too."""
+    (project / "train.py").write_text(CHILD)
+    (project / "own").mkdir()
+    (project / "own" / "sitecustomize.py").write_text("print('own')\n")
+    monkeypatch.setenv("PYTHONPATH", str(project / "own"))
+    command = [sys.executable, "-m", "surefoot.compat.rsl_rl", "train.py"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.stdout == "own\nown\nchild surefoot.compat.rsl_rl 5.5.1\n", result.stderr
+
+
+@pytest.mark.usefixtures("door", "project")
+@pytest.mark.parametrize("before", ["somewhere", None])
+def test_the_environment_is_as_before_when_the_client_has_ended(before, monkeypatch):
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    if before is not None:
+        monkeypatch.setenv("PYTHONPATH", before)
+    run_client(["scripts/train.py"])
+    assert os.environ.get("PYTHONPATH") == before
 
 
 @pytest.mark.parametrize("line", ["rsl-rl", "rsl-rl nothing.py", "rsl-rl -m"])

@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from surefoot.compat.rsl_rl.children import open_in_children
 from surefoot.compat.rsl_rl.install import install
 from surefoot.errors import ConfigError, did_you_mean
 
@@ -27,19 +28,20 @@ def run_client(arguments: Sequence[str]) -> None:
     if first == "-m" and not rest:
         raise ConfigError("-m needs the name of a module.")
     install()
-    if first == "-m":
-        module, *rest = rest
-        sys.argv = [module, *rest]
-        sys.path.insert(0, os.getcwd())
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-    elif Path(first).is_file():
-        sys.argv = [first, *rest]
-        sys.path.insert(0, str(Path(first).resolve().parent))
-        runpy.run_path(first, run_name="__main__")
-    else:
-        program = _program(first)
-        sys.argv = [first, *rest]
-        sys.exit(program())
+    with open_in_children():
+        if first == "-m":
+            module, *rest = rest
+            sys.argv = [module, *rest]
+            sys.path.insert(0, os.getcwd())
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        elif Path(first).is_file():
+            sys.argv = [first, *rest]
+            sys.path.insert(0, str(Path(first).resolve().parent))
+            runpy.run_path(first, run_name="__main__")
+        else:
+            program = _program(first)
+            sys.argv = [first, *rest]
+            sys.exit(program())
 
 
 def _program(name: str) -> Callable[[], Any]:
