@@ -190,6 +190,8 @@ def test_keys_that_only_clients_read_stay_as_they_are():
         "wandb_tags": ("a", "b"),
         "my": {"empty": {}, "none": None},
         "clip_actions": None,
+        "num_env": 3,
+        "critics": {},
     }
     modern, _ = modernize({**MODERN, **extra})
     assert {k: modern[k] for k in extra} == extra
@@ -230,6 +232,7 @@ def test_playground_has_observation_sets_and_normalises_both_networks():
 
 def test_a_set_that_is_not_named_was_the_policys_before_4():
     cfg = {"policy": {"class_name": "ActorCritic"}, "algorithm": PPO, "num_steps_per_env": 8}
+    cfg["save_interval"] = 1
     cfg["obs_groups"] = {"policy": ["state"]}
     obs = {"state": torch.zeros(2, 3)}
     assert modernize(cfg, obs)[0]["obs_groups"] == {"actor": ["state"], "critic": ["state"]}
@@ -286,6 +289,16 @@ def test_student_and_teacher_become_two_models_of_which_only_the_student_samples
     assert "distribution_cfg" not in modern["teacher"]
     assert modern["obs_groups"] == {"student": ["p"], "teacher": ["t"]}
     assert modern["algorithm"] == algorithm
+
+
+def test_distillation_ignores_what_belongs_to_ppo_and_refuses_rnd():
+    models = {"student": ACTOR, "teacher": CRITIC}
+    algorithm = {"class_name": "Distillation", "gradient_length": 5, "gamma": 0.9, "rnd_cfg": None}
+    modern, notes = modernize({**models, "algorithm": algorithm})
+    assert modern["algorithm"] == {"class_name": "Distillation", "gradient_length": 5}
+    assert notes == ["algorithm.gamma has no effect with Distillation"]
+    with pytest.raises(ConfigError, match="rnd_cfg is for PPO"):
+        modernize({**models, "algorithm": {**algorithm, "rnd_cfg": {"weight": 1.0}}})
 
 
 def test_a_state_dependent_deviation_becomes_its_own_distribution():

@@ -337,7 +337,9 @@ def _modernize_algorithm(cfg: Section, is_before_3: bool, notes: list[str]) -> N
         )
     kind = known.short_name(algorithm["class_name"])
     if kind == "Distillation":
-        # RSL-RL takes and ignores whatever belongs to PPO
+        for key in [k for k in ("rnd_cfg", "symmetry_cfg") if algorithm.get(k)]:
+            raise ConfigError(f"algorithm.{key} is for PPO; Distillation does not take it: leave it out.")
+        # RSL-RL takes and ignores whatever else belongs to PPO
         for key in [k for k in algorithm if k in known.PPO and k not in known.DISTILLATION]:
             del algorithm[key]
             notes.append(f"algorithm.{key} has no effect with Distillation")
@@ -379,7 +381,7 @@ def _check_needs(cfg: Mapping[str, Any], obs: Mapping[str, Any]) -> None:
         "Distillation": ("student", "teacher"),
     }
     kind = known.short_name(cfg["algorithm"]["class_name"]) if "algorithm" in cfg else None
-    for key in ("num_steps_per_env", "algorithm", *models.get(kind or "", ())):
+    for key in ("num_steps_per_env", "save_interval", "algorithm", *models.get(kind or "", ())):
         if key not in cfg:
             raise MissingKeyError(f"the configuration has no '{key}', which {kind or 'every run'} needs.")
     for name, groups in cfg["obs_groups"].items():

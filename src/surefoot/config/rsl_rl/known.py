@@ -61,19 +61,23 @@ DISTRIBUTIONS = {
 }
 
 SECTIONS = ("algorithm", "actor", "critic", "student", "teacher")
-TOP_LEVEL = (
+SETTINGS = (
     "num_steps_per_env",
     "save_interval",
     "obs_groups",
+    "check_for_nan",
+    "torch_compile_mode",
+    "empirical_normalization",
+)
+"""What a runner itself reads besides the sections."""
+TOP_LEVEL = (
+    *SETTINGS,
     *SECTIONS,
     "policy",
     "runner",
     "run_name",
-    "check_for_nan",
-    "torch_compile_mode",
     "logger",
     "multi_gpu",
-    "empirical_normalization",
     # read by clients
     "seed",
     "device",
@@ -97,8 +101,8 @@ TOP_LEVEL = (
 )
 
 NEAR = 0.85
-"""Similarity, in [0, 1], above which an unknown key at the top level is taken for a slip: clients keep keys
-of their own there.
+"""Similarity, in [0, 1], above which an unknown key at the top level is taken for a slip of one of
+`SETTINGS`: clients keep keys of their own there.
 """
 
 
@@ -141,7 +145,7 @@ def check_top_level(config: Mapping[str, Any]) -> None:
         home = homes.get(key)
         if home is not None and home in config and key not in config[home]:
             raise UnknownKeyError(f"unknown key '{key}' at the top level: it belongs at '{home}.{key}'.")
-        slip = difflib.get_close_matches(key, [k for k in TOP_LEVEL if k not in config], n=1, cutoff=NEAR)
+        slip = difflib.get_close_matches(key, [k for k in SETTINGS if k not in config], n=1, cutoff=NEAR)
         if slip:
             raise UnknownKeyError(f"unknown key '{key}' at the top level. Did you mean '{slip[0]}'?")
 
