@@ -84,6 +84,8 @@ class PolicyGraph(nn.Module):
         observations = random_observations(self.policy, EXAMPLE_ROWS, generator)
         return (*observations.values(), *self.policy.initial_hidden(EXAMPLE_ROWS).values())
 
+    # parts that have their own gradient could not be recorded
+    @torch.no_grad()
     def forward(self, *tensors: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Actions for the environment [N, ...]; and the memory afterwards [N, K] of a recurrent policy."""
         inputs = self.policy.inputs(dict(zip(self.groups, tensors, strict=False)), ("actor",))
