@@ -29,6 +29,7 @@ from surefoot.compat.rsl_rl.modules import (
 )
 from surefoot.compat.rsl_rl.modules.cnn import _compute_output_dim, _compute_padding
 from surefoot.compat.rsl_rl.networks import Memory
+from surefoot.compat.rsl_rl.utils.utils import ACTIVATIONS
 from surefoot.errors import ConfigError
 
 # ------------------------------------------------------------------ distributions
@@ -346,6 +347,21 @@ def test_c29_every_layer_has_an_activation_of_its_own():
 
 def test_c29_crelu_stays_celu():
     assert isinstance(MLP(3, 2, [4], "crelu")[1], nn.CELU)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_an_activation_has_the_gradient_that_it_has_out_of_place(name):
+    cnn = CNN((6, 6), 1, [3, 2], 3, norm=["layer", "batch"], activation=name)
+    for network in (MLP(3, 2, [5, 4], name, name), cnn):
+        x = torch.randn(7, 1, 6, 6) if isinstance(network, CNN) else torch.randn(7, 3)
+        twin = copy.deepcopy(network)
+        for module in twin:
+            if hasattr(module, "inplace"):
+                module.inplace = False
+        for net in (network, twin):
+            net(x).square().sum().backward()
+        for mine, other in zip(network.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, other.grad)
 
 
 def test_an_mlp_infers_widths_and_shapes_its_output():

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from surefoot.compat.rsl_rl.utils import get_param, resolve_nn_activation
+from surefoot.compat.rsl_rl.modules.mlp import new_activation
+from surefoot.compat.rsl_rl.utils import get_param
 from surefoot.errors import ConfigError, did_you_mean
 
 PADDINGS = ("none", "zeros", "reflect", "replicate", "circular")
@@ -66,7 +67,7 @@ class CNN(nn.Sequential):
             _check_choice("norm", kind, NORMS)
             if kind != "none":
                 layers.append(nn.BatchNorm2d(width) if kind == "batch" else nn.LayerNorm([width, *size]))
-            layers.append(resolve_nn_activation(activation))
+            layers.append(new_activation(activation))
             if get_param(max_pool, index):
                 layers.append(nn.MaxPool2d(3, 2, padding=1))
                 size = _half(size)

@@ -9,6 +9,17 @@ from torch import nn
 
 from surefoot.compat.rsl_rl.utils import get_param, resolve_nn_activation
 
+IN_PLACE = (nn.ELU, nn.SELU, nn.CELU, nn.ReLU, nn.LeakyReLU)
+"""Activations whose gradient needs only the result: in place they are faster, and take less memory."""
+
+
+def new_activation(name: str) -> nn.Module:
+    """A module of its own, for behind a layer whose gradient does not need that layer's output."""
+    activation = resolve_nn_activation(name)
+    if isinstance(activation, IN_PLACE):
+        activation.inplace = True
+    return activation
+
 
 class MLP(nn.Sequential):
     """[..., input_dim] to [..., *output_dim].
@@ -33,14 +44,14 @@ class MLP(nn.Sequential):
         width = input_dim
         for hidden in hidden_dims:
             size = input_dim if hidden == -1 else hidden
-            layers += [nn.Linear(width, size), resolve_nn_activation(activation)]
+            layers += [nn.Linear(width, size), new_activation(activation)]
             width = size
         if isinstance(output_dim, int):
             layers.append(nn.Linear(width, output_dim))
         else:
             layers += [nn.Linear(width, math.prod(output_dim)), nn.Unflatten(-1, tuple(output_dim))]
         if last_activation is not None:
-            layers.append(resolve_nn_activation(last_activation))
+            layers.append(new_activation(last_activation))
         super().__init__(*layers)
 
     def init_weights(self, scales: float | Sequence[float]) -> None:
