@@ -11,6 +11,7 @@ import io
 import json
 import tempfile
 import warnings
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,9 +108,7 @@ def export_policy(
         differences[name] = None if run is None else difference(run, graph, golden, file)
     description["max_difference_from_pytorch"] = differences
     contents["policy.json"] = (json.dumps(description, indent=2) + "\n").encode()
-    archive = io.BytesIO()
-    np.savez(archive, allow_pickle=False, **golden)
-    contents["golden.npz"] = archive.getvalue()
+    contents["golden.npz"] = _npz(golden)
     return Export([_write(Path(out_dir) / file, data) for file, data in contents.items()], differences)
 
 
@@ -258,6 +257,16 @@ def _wrong(file: str, what: str) -> SurefootError:
         f"{file} {what}; nothing was written. A network of your own (actor.class_name) must do the same with "
         "every input and every number of rows: what depends on their values is fixed in an export."
     )
+
+
+def _npz(golden: Golden) -> bytes:
+    """As np.savez, for arrays of any name: its own arguments are names too."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as files:
+        for name, array in golden.items():
+            with files.open(f"{name}.npy", "w") as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
+    return archive.getvalue()
 
 
 def _write(path: Path, content: bytes) -> Path:
