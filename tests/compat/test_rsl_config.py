@@ -165,14 +165,20 @@ def mjlab_5() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("client", [legged_gym, genesis_2, isaac_lab_3, isaac_lab_4, mjlab_5])
+def documentation_5() -> dict[str, Any]:
+    """As RSL-RL's own pages have it: everything under `runner`."""
+    return {"seed": 1, "runner": {k: v for k, v in MODERN.items() if k != "seed"}}
+
+
+@pytest.mark.parametrize(
+    "client", [documentation_5, legged_gym, genesis_2, isaac_lab_3, isaac_lab_4, mjlab_5]
+)
 def test_g03_every_generation_becomes_the_same_configuration(client):
     given_cfg = client()
-    before = copy.deepcopy(given_cfg)
+    before = repr(given_cfg)
     modern, notes = modernize(given_cfg)
     assert {k: modern[k] for k in MODERN} == MODERN
-    assert given_cfg.keys() == before.keys()
-    assert given_cfg["algorithm"].keys() == before["algorithm"].keys()
+    assert repr(given_cfg) == before
     # one line for each old key
     for section in ("policy", "actor"):
         for key in ("init_noise_std", "stochastic", "actor_hidden_dims"):
@@ -321,6 +327,34 @@ def test_defaults_that_have_changed_since_are_named():
     assert [note for note in notes if "today's default" in note] == [
         "algorithm.gamma is not given: today's default counts; before RSL-RL 3.0 it was 0.998"
     ]
+
+
+def test_an_amp_configuration_of_the_forks_keeps_its_own_sections():
+    groups = {"policy": ["policy"], "critic": ["critic"], "discriminator": ["disc"]}
+    amp = {"loss_type": "LSGAN", "amp_discriminator": {"hidden_dims": [8]}, "disc_max_grad_norm": None}
+    algorithm = {**PPO, "class_name": "PPOAMP", "amp_cfg": amp, "rnd_cfg": None, "share_cnn_encoders": False}
+    modern, _ = modernize(
+        {
+            "class_name": "AMPRunner",
+            "empirical_normalization": {},
+            "actor": {},
+            "critic": {},
+            "obs_groups": groups,
+            "policy": {**OLD_POLICY, "class_name": "ActorCritic", "actor_obs_normalization": {}},
+            "algorithm": algorithm,
+        }
+    )
+    assert modern["actor"] == ACTOR
+    assert modern["obs_groups"] == {"actor": ["policy"], "critic": ["critic"], "discriminator": ["disc"]}
+    assert modern["algorithm"] == without(algorithm, "rnd_cfg")
+    assert modern["class_name"] == "AMPRunner"
+    assert "empirical_normalization" not in modern
+
+
+def test_a_type_of_memory_makes_a_model_recurrent():
+    modern, notes = modernize({**MODERN, "critic": {**CRITIC, "rnn_type": "gru"}})
+    assert modern["critic"]["class_name"] == "RNNModel"
+    assert any("critic.class_name MLPModel -> RNNModel" in note for note in notes)
 
 
 # ------------------------------------------------------------------ what is not set

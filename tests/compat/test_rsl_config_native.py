@@ -211,6 +211,7 @@ def test_loggers_have_other_names():
         (changed("actor", class_name="my.module:Model"), ["my.module:Model", "surefoot rsl-rl"]),
         (changed("actor", hidden_dims=[-1]), ["actor.hidden_dims", "-1"]),
         (changed("critic", activation="mish"), ["critic.activation", "mish", "silu"]),
+        (changed("algorithm", class_name="PPOAMP", amp_cfg={"amp_discriminator": {"a": 1}}), ["amp_cfg"]),
         (changed("algorithm", class_name="my.module:PPO"), ["my.module:PPO", "surefoot rsl-rl"]),
         ({"student": MODEL, "teacher": MODEL, "algorithm": {"class_name": "Distillation"}}, ["Distillation"]),
         (changed("algorithm", clip_parm=0.2), ["algorithm.clip_parm", "algorithm.clip_param"]),

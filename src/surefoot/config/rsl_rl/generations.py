@@ -126,7 +126,7 @@ def _copied(train_cfg: Mapping[str, Any]) -> Section:
                 if not isinstance(value, Mapping):
                     raise ConfigError(f"'{key}' is a {type(value).__name__}; expected a mapping.")
                 cfg[key] = _section(value)
-        elif isinstance(value, Mapping) or not is_unset(value):
+        elif not is_unset(value) or (isinstance(value, Mapping) and key not in known.SETTINGS):
             cfg[key] = _copy(value)
     if "policy" in cfg:
         # no key of it had a meaning of its own for None
@@ -266,6 +266,9 @@ def _modernize_model(model: Section, name: str, normalizes: bool | None, notes: 
         model["class_name"] = inferred
         notes.append(f"{name}.class_name is not given: {inferred}")
     kind = known.short_name(model["class_name"])
+    if kind == "MLPModel" and "rnn_type" in model:
+        kind = model["class_name"] = "RNNModel"
+        notes.append(f"{name}.class_name MLPModel -> RNNModel, since {name}.rnn_type is given")
     if kind not in ("RNNModel", None) and "rnn_type" not in model:
         # mjlab gives the sizes of a memory that there is not
         idle = [key for key in ("rnn_hidden_dim", "rnn_num_layers") if model.pop(key, None) is not None]

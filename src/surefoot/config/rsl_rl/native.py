@@ -243,6 +243,11 @@ def _algorithm(algorithm: Section, rnd_groups: list[str] | None, notes: list[str
         native["schedule"] = "fixed"
     if native["rnd_cfg"]:
         native["rnd_cfg"] = _rnd(native, rnd_groups, notes)
+    if "amp_discriminator" in (native["amp_cfg"] or {}):
+        raise ConfigError(
+            "algorithm.amp_cfg is in the form in which the environment gives the demonstrations: "
+            f"{_RUN_THE_SCRIPT}."
+        )
     if native["symmetry_cfg"]:
         native["symmetry_cfg"] = _symmetry(native["symmetry_cfg"], notes)
     return native
