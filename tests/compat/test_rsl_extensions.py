@@ -131,7 +131,7 @@ def test_c12_rnd_weight_is_per_second_where_the_environment_says_how_long_a_step
 
 
 def test_c12_rnd_needs_no_step_dt() -> None:
-    with pytest.warns(UserWarning, match="does not say how long a step is"):
+    with pytest.warns(UserWarning, match=r"rnd_cfg.weight counts per environment step"):
         assert rnd_weight(SimpleNamespace()) == 3.0
 
 

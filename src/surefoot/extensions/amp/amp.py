@@ -72,16 +72,9 @@ class AMP(Extension):
 
     def setup(self, spec: EnvSpec, policy: ActorCritic) -> None:
         config, self.generator = self.config, spec.generator
-        size = self._group_size(spec, config.obs_group, "obs_group")
         if config.mask_group is not None and self._group_size(spec, config.mask_group, "mask_group") != 1:
             raise ConfigError(f"AMP: mask_group '{config.mask_group}' must be one number per environment.")
-        self.dataset = self._dataset(spec)
-        if self.dataset.num_features != size:
-            raise ConfigError(
-                f"AMP: the demonstrations have {self.dataset.num_features} features and the observation "
-                f"group '{config.obs_group}' has {size}; both must be computed alike."
-            )
-        self.cutter = WindowCutter(spec.num_envs, config.num_frames, size)
+        size = self.attach(spec)
         self.normalizer = RunningNormalizer(size)
         self.normalizer.warm_up([self.dataset.frames])
         self.discriminator = Discriminator(size * config.num_frames, config.hidden_dims, config.activation)
@@ -97,6 +90,19 @@ class AMP(Extension):
         ]
         self.optimizer = torch.optim.Adam(groups, config.disc_learning_rate)
         self.replay = self._replay(spec.num_envs, size)
+
+    def attach(self, spec: EnvSpec) -> int:
+        """Make what demonstrations and windows come from; part of `setup`. Gives D, features of a frame."""
+        group = self.config.obs_group
+        size = self._group_size(spec, group, "obs_group")
+        self.dataset = self._dataset(spec)
+        if self.dataset.num_features != size:
+            raise ConfigError(
+                f"AMP: the demonstrations have {self.dataset.num_features} features and the observation "
+                f"group '{group}' has {size}; both must be computed alike."
+            )
+        self.cutter = WindowCutter(spec.num_envs, self.config.num_frames, size)
+        return size
 
     def _group_size(self, spec: EnvSpec, group: str, key: str) -> int:
         """Numbers per environment of an observation group."""
@@ -131,9 +137,7 @@ class AMP(Extension):
     # ------------------------------------------------------------------ the reward
 
     def prepare(self, rollout: RolloutStorage, policy: ActorCritic) -> None:
-        group = self.config.obs_group
-        frames, followed = rollout.observations[group][:-1].float(), rollout.next_observations[group].float()
-        self.windows, is_whole = self.cutter(frames, followed, rollout.is_first)
+        self.windows, is_whole = self.cut(rollout)
         self.applies = rollout.valid
         if self.config.mask_group is not None:
             self.applies = self.applies & (rollout.observations[self.config.mask_group][:-1, :, 0] > 0.5)
@@ -141,6 +145,15 @@ class AMP(Extension):
         style = self._style_reward(self._scores(self.windows.flatten(0, 1)).view_as(self.usable))
         self.mean_style = distributed.moments(style.flatten(), self.usable.flatten())[1].float()
         self.style = torch.where(self.usable, style, self.mean_style)
+
+    def cut(self, rollout: RolloutStorage) -> tuple[Tensor, Tensor]:
+        """Raw windows [T, N, K, D] that end with what followed each row, and [T, N] bool: which are whole."""
+        followed = rollout.next_observations[self.config.obs_group].float()
+        return self.cutter(self.frames(rollout), followed, rollout.is_first)
+
+    def frames(self, rollout: RolloutStorage) -> Tensor:
+        """The raw frame of each row [T, N, D]."""
+        return rollout.observations[self.config.obs_group][:-1].float()
 
     def reward(self, rollout: RolloutStorage, reward: Tensor) -> Tensor:
         style = self.config.style_reward_scale * self.style
@@ -273,7 +286,7 @@ class AMP(Extension):
 
     def _update_normalizer(self, rollout: RolloutStorage) -> None:
         """Count the raw frames of the rollout, and as many of the demonstrations."""
-        frames = rollout.observations[self.config.obs_group][:-1].flatten(0, 1).float()
+        frames = self.frames(rollout).flatten(0, 1)
         windows = self.dataset.sample(math.ceil(len(frames) / self.config.num_frames), self.generator)
         demo = windows.flatten(0, 1)
         mask = torch.cat([rollout.valid.flatten(), torch.ones_like(demo[:, 0], dtype=torch.bool)])

@@ -15,17 +15,21 @@ class ReplayBuffer(nn.Module):
         num_envs: N.
         capacity: C, windows that each environment keeps.
         window_shape: (K, D), frames and features of a window.
+        persistent: False: it is not saved, and a resumed run begins with an empty one.
     """
 
     windows: Tensor
     num_inserted: Tensor
 
-    def __init__(self, num_envs: int, capacity: int, window_shape: tuple[int, int]) -> None:
+    def __init__(
+        self, num_envs: int, capacity: int, window_shape: tuple[int, int], persistent: bool = True
+    ) -> None:
         super().__init__()
         self.capacity = capacity
         # the last slot takes what is not to be kept, so that no write depends on a value on the device
-        self.register_buffer("windows", torch.zeros(num_envs, capacity + 1, *window_shape))
-        self.register_buffer("num_inserted", torch.zeros(num_envs, dtype=torch.int64))
+        windows = torch.zeros(num_envs, capacity + 1, *window_shape)
+        self.register_buffer("windows", windows, persistent)
+        self.register_buffer("num_inserted", torch.zeros(num_envs, dtype=torch.int64), persistent)
 
     @property
     def num_bytes(self) -> int:

@@ -2,5 +2,6 @@
 
 from surefoot.compat.rsl_rl.algorithms.distillation import Distillation
 from surefoot.compat.rsl_rl.algorithms.ppo import PPO
+from surefoot.compat.rsl_rl.algorithms.ppo_amp import PPOAMP
 
-__all__ = ["PPO", "Distillation"]
+__all__ = ["PPO", "PPOAMP", "Distillation"]

@@ -184,7 +184,7 @@ class PPO:
         `extras["time_outs"]` says where it was the clock that ended an episode. Its value goes on with that
         of the final observation, which `extras` may hold under one of `FINAL_OBSERVATIONS`; else with V(s_t).
         """
-        transition, finals = self.transition, _final_observations(extras)
+        transition, finals = self.transition, self._final_observations(extras, obs)
         transition.rewards, transition.dones = rewards, dones
         if extras.get("time_outs") is not None:
             step = Step.from_dones(obs, rewards, dones.reshape(-1), extras)
@@ -200,14 +200,25 @@ class PPO:
         self.actor.reset(dones)
         self.critic.reset(dones)
 
+    def _final_observations(
+        self, extras: Mapping[str, Any], obs: Mapping[str, Tensor]
+    ) -> dict[str, Tensor] | None:
+        """What episodes ended with, if `extras` has it; groups that nothing reads there are as in `obs`."""
+        given = next((extras[key] for key in FINAL_OBSERVATIONS if extras.get(key) is not None), None)
+        if given is None:
+            return None
+        finals, engine = dict(given.items()), self.engine
+        readers = [engine.policy.groups["critic"], *(e.observation_groups() for e in self._extensions)]
+        if missing := sorted(set(chain.from_iterable(readers)) - finals.keys()):
+            raise EnvContractError(
+                f"the environment's final observations lack the groups {missing}, which the critic or an "
+                "extension reads."
+            )
+        return {group: finals.get(group, obs[group]) for group in engine.storage.observations}
+
     def _value_without_memory(self, obs: Mapping[str, Tensor]) -> Tensor:
         """V [N, 1], with the critic's memory as it is and as it stays."""
         state = self.critic.get_hidden_state()
-        missing = [g for g in self.engine.policy.groups["critic"] if g not in obs.keys()]  # noqa: SIM118
-        if missing:
-            raise EnvContractError(
-                f"the environment's final observations lack the groups {missing}, which the critic reads."
-            )
         with torch.no_grad(), self._precision():
             values = self.critic(obs)
         self.critic.reset(hidden_state=state)
@@ -407,7 +418,3 @@ class PPO:
         )
         algorithm.compile(cfg.get("torch_compile_mode"))
         return algorithm
-
-
-def _final_observations(extras: Mapping[str, Any]) -> Any:
-    return next((extras[key] for key in FINAL_OBSERVATIONS if extras.get(key) is not None), None)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from surefoot.algorithm.rollout_storage import RolloutStorage
+from surefoot.compat.rsl_rl.extensions.duration import step_duration
 from surefoot.compat.rsl_rl.modules.mlp import MLP
 from surefoot.errors import ConfigError, did_you_mean
 from surefoot.extensions.reward_scaling import RewardScaling
@@ -315,7 +314,7 @@ def resolve_rnd_config(
             )
         num_states += obs[group].shape[-1]
     rnd_cfg = dict(alg_cfg["rnd_cfg"])
-    rnd_cfg["weight"] = rnd_cfg.get("weight", 0.0) * _step_duration(env)
+    rnd_cfg["weight"] = rnd_cfg.get("weight", 0.0) * step_duration(env, "rnd_cfg.weight")
     alg_cfg["rnd_cfg"] = rnd_cfg | {"num_states": num_states, "obs_groups": obs_groups}
     for key, default in (("num_learning_epochs", 5), ("num_mini_batches", 4)):
         alg_cfg["rnd_cfg"].setdefault(key, alg_cfg.get(key, default))
@@ -336,18 +335,3 @@ def _known_keys(schedule: Mapping[str, Any] | None) -> dict[str, Any] | None:
         return None
     read = SCHEDULE_KEYS.get(schedule.get("mode", "constant"))
     return {key: value for key, value in schedule.items() if read is None or key in read}
-
-
-def _step_duration(env: Any) -> float:
-    """Seconds per environment step; 1, with a warning, where the environment does not say."""
-    inner = getattr(env, "unwrapped", env)
-    for owner in (inner, env, getattr(inner, "cfg", None), getattr(env, "cfg", None)):
-        found = owner.get("step_dt") if isinstance(owner, Mapping) else getattr(owner, "step_dt", None)
-        if isinstance(found, Real):
-            return float(found)
-    warnings.warn(
-        "RND: the environment does not say how long a step is (step_dt), so rnd_cfg.weight counts per step "
-        "instead of per second.",
-        stacklevel=3,
-    )
-    return 1.0
