@@ -154,11 +154,16 @@ def test_a_part_that_no_policy_had_is_named():
         migrate({"model_state_dict": {"actor.0.weight": torch.ones(1), "estimator.0.weight": torch.ones(1)}})
 
 
-def test_an_optimiser_of_other_parameters_is_left_out_with_a_warning():
+def test_moments_of_other_parameters_are_left_out_with_a_warning():
     checkpoint = old_checkpoint(OldPolicy("actor", "critic", (), False, False))
     checkpoint["optimizer_state_dict"]["param_groups"][0]["params"].pop()
     with pytest.warns(SurefootWarning, match=r"has 8 parameters and its networks 9"):
-        assert "optimizer_state_dict" not in migrate(checkpoint)
+        migrated = migrate(checkpoint)
+    # an optimiser takes it, and begins anew at the learning rate there was
+    optimizer = torch.optim.Adam([nn.Parameter(torch.zeros(1)) for _ in range(9)])
+    optimizer.load_state_dict(migrated["optimizer_state_dict"])
+    assert optimizer.param_groups[0]["lr"] == 2e-3
+    assert not optimizer.state
 
 
 @given(st.booleans(), st.sampled_from([(), ("a",), ("a", "c"), ("c",)]), st.booleans())

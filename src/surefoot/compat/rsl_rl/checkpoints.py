@@ -167,19 +167,19 @@ def _reorder_optimizer(checkpoint: dict[str, Any], before: list[Any], wanted: li
     """The optimiser's state for parameters in the order `wanted`, where it was in the order `before`."""
     state = checkpoint["optimizer_state_dict"]
     groups = state["param_groups"]
-    if len(groups) != 1 or len(groups[0]["params"]) != len(before):
-        del checkpoint["optimizer_state_dict"]
+    places = [place for group in groups for place in group["params"]]
+    moments: dict[int, Any] = {}
+    if len(groups) == 1 and len(places) == len(before):
+        place = dict(zip(before, places, strict=True))
+        found = ((i, state["state"].get(place[name])) for i, name in enumerate(wanted))
+        moments = {i: own for i, own in found if own is not None}
+    else:
         warnings.warn(
-            f"the checkpoint's optimiser has {sum(len(g['params']) for g in groups)} parameters and its "
-            f"networks {len(before)}: its state is left out.",
+            f"the checkpoint's optimiser has {len(places)} parameters and its networks {len(before)}: its "
+            "moments are left out and begin anew.",
             SurefootWarning,
             stacklevel=4,
         )
-        return
-    place = {name: groups[0]["params"][i] for i, name in enumerate(before)}
-    moments = {
-        i: state["state"][place[name]] for i, name in enumerate(wanted) if place[name] in state["state"]
-    }
     group = {**groups[0], "params": list(range(len(wanted)))}
     checkpoint["optimizer_state_dict"] = {"state": moments, "param_groups": [group]}
 
