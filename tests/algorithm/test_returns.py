@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from surefoot.algorithm.discounted import SCAN_STEPS, discounted_sum
 from surefoot.algorithm.returns import (
-    SCAN_STEPS,
-    discounted_sum,
     explained_variance,
     gae,
     normalize_advantage,

@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 from surefoot import distributed
-
-SCAN_STEPS = 128
-"""Above this many steps a scan of log2(T) passes beats a loop of T fused steps."""
+from surefoot.algorithm.discounted import add_discounted_
 
 
 def gae(
@@ -39,38 +37,15 @@ def gae(
     Returns:
         advantage [T, N] and returns [T, N] = advantage + value.
     """
-    next_value = torch.where(truncated, bootstrap, value[1:]).masked_fill(terminated, 0.0)
-    delta = reward + gamma * next_value - value[:-1]
+    # in place: large tensors are dearer to allocate than to write
+    next_value = torch.where(truncated, bootstrap, value[1:]).masked_fill_(terminated, 0.0)
+    delta = next_value.mul_(gamma).add_(reward).sub_(value[:-1])
     ended = terminated | truncated
     if valid is not None:
         delta, ended = torch.where(valid, delta, 0.0), ended | ~valid
     decay = torch.full_like(delta, gamma * lam).masked_fill_(ended, 0.0)
-    advantage = discounted_sum(delta, decay)
+    advantage = add_discounted_(delta, decay)
     return advantage, advantage + value[:-1]
-
-
-def discounted_sum(x: Tensor, decay: Tensor) -> Tensor:
-    """y_t = x_t + decay_t · y_{t+1}, backwards over the first dimension of [T, N]."""
-    if x.shape[0] > SCAN_STEPS:
-        return _discounted_sum_scan(x, decay)
-    y, ends = x.clone(), decay == 0
-    for t in range(x.shape[0] - 2, -1, -1):
-        torch.addcmul(x[t], decay[t], y[t + 1].masked_fill(ends[t], 0.0), out=y[t])
-    return y
-
-
-def _discounted_sum_scan(x: Tensor, decay: Tensor) -> Tensor:
-    """The same by recursive doubling (Hillis and Steele 1986): after k passes y_t holds 2^k terms."""
-    y, weight = x.clone(), decay.clone()
-    step = 1
-    while step < x.shape[0]:
-        # the right-hand sides are new tensors: no row is read after it was written
-        following = y[step:].masked_fill(weight[:-step] == 0, 0.0)
-        y[:-step] = torch.addcmul(y[:-step], weight[:-step], following)
-        weight[:-step] = weight[:-step] * weight[step:]
-        weight[-step:] = 0.0
-        step *= 2
-    return y
 
 
 def normalize_advantage(

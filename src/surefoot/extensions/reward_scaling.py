@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from surefoot.algorithm.config import Weight
+from surefoot.algorithm.discounted import discounted_sum
 from surefoot.algorithm.extension import Extension
-from surefoot.algorithm.returns import discounted_sum
 from surefoot.algorithm.rollout_storage import RolloutStorage
 from surefoot.errors import ConfigError
 from surefoot.networks.actor_critic import ActorCritic
