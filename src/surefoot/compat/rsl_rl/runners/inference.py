@@ -30,6 +30,7 @@ class InferencePolicy(nn.Module):
         self.model = detached_copy(policy).to(device).eval().requires_grad_(False)
         # of one environment
         self._shapes = {group: observations[group].shape[1:] for group in observations.keys()}  # noqa: SIM118
+        self.eval()
         self.reset()
 
     @torch.no_grad()

@@ -104,14 +104,13 @@ class OnPolicyRunner:
         try:
             for it in range(start, start + num_learning_iterations):
                 observations = self._iterate(observations, it, start, start + num_learning_iterations)
+            is_saved = num_learning_iterations == 0 or self._last_iteration % self.cfg["save_interval"] == 0
+            if self._writes_files and not is_saved:
+                self.save(self._numbered_path())
         except BaseException:
             self.logger.close_files()
             raise
-        is_saved = num_learning_iterations == 0 or self._last_iteration % self.cfg["save_interval"] == 0
-        if self._writes_files:
-            if not is_saved:
-                self.save(self._numbered_path())
-            self.logger.stop_logging_writer()
+        self.logger.stop_logging_writer()
 
     def _begin(self, init_at_random_ep_len: bool) -> TensorDict:
         """Everything before the first iteration of this call; returns the present observations."""
@@ -137,9 +136,11 @@ class OnPolicyRunner:
     def _iterate(self, observations: TensorDict, it: int, start: int, total: int) -> TensorDict:
         """One iteration: T steps, one update, one record, perhaps a checkpoint."""
         self._stopwatch.start()
-        observations = self._collect(observations)
+        observations, dones = self._collect(observations)
         self._stopwatch.mark()
         self.alg.compute_returns(observations)
+        if self._has_rnd and self.alg.intrinsic_rewards.dim() == 2:  # known only now, of the whole rollout
+            self.logger.process_intrinsic_rewards(self.alg.intrinsic_rewards, dones)
         losses = self.alg.update()
         self._stopwatch.mark()
         self._last_iteration, self._num_done = it, it + 1
@@ -164,8 +165,10 @@ class OnPolicyRunner:
         return observations
 
     @torch.no_grad()
-    def _collect(self, observations: TensorDict) -> TensorDict:
-        """T steps of all environments into the algorithm's storage; returns what followed the last one."""
+    def _collect(self, observations: TensorDict) -> tuple[TensorDict, list[Tensor]]:
+        """T steps of all environments into the algorithm's storage; returns the observations that followed
+        the last one, and the dones [N] of each.
+        """
         ends: list[Tensor] = []
         for _ in range(self.cfg["num_steps_per_env"]):
             actions = self.alg.act(observations)
@@ -178,10 +181,9 @@ class OnPolicyRunner:
             intrinsic = self.alg.intrinsic_rewards if self._has_rnd else None
             is_of_step = intrinsic is not None and intrinsic.dim() == 1
             self.logger.process_env_step(rewards, dones, extras, intrinsic if is_of_step else None)
-            ends.append(dones)
+            ends.append(dones.clone() if self._has_rnd else dones)
         self._guard.finish_rollout()
-        self._ends = ends
-        return observations
+        return observations, ends
 
     def _check(
         self, observations: TensorDict, rewards: Tensor, dones: Tensor, extras: Mapping[str, Any]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from surefoot.algorithm.rollout_storage import RolloutStorage
 from surefoot.algorithm.stored import FinalObservations
+from surefoot.types import Step
 
 LOG_PROB = "log_prob"
 """Among the stored parameters of the distribution: the log-probability of the actions [T, N]."""
@@ -51,3 +52,10 @@ class Rollout(RolloutStorage):
         super().begin()
         if hasattr(self, "bootstrap"):  # steps need not say anything of time limits
             self.bootstrap.zero_()
+
+    def _keep_final(self, t: int, step: Step, ended: Tensor) -> None:
+        # their values are in `bootstrap` already; finding the rows makes the host wait for the device
+        if self.keep_terminal:
+            super()._keep_final(t, step, ended)
+        else:
+            self.offers_final = True

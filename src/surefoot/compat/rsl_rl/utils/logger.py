@@ -10,7 +10,7 @@ import contextlib
 import copy
 import warnings
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,17 @@ class Logger:
         self._env_log.add(step)
         if self.intrinsic is not None and intrinsic_rewards is not None:
             self.intrinsic.record(Step({}, intrinsic_rewards, step.terminated, self._nothing))
+
+    def process_intrinsic_rewards(self, rewards: Tensor, dones: Sequence[Tensor]) -> None:
+        """Count those of a whole rollout, where they come at its end.
+
+        Args:
+            rewards: [T, N].
+            dones: T times [N].
+        """
+        if self.intrinsic is not None:
+            for row, ended in zip(rewards, dones, strict=True):
+                self.intrinsic.record(Step({}, row, ended > 0, self._nothing))
 
     def finish_iteration(self) -> dict[str, Any]:
         """What was counted, over all processes; every process must call it, before `log`."""
