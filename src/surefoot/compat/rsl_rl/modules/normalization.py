@@ -47,7 +47,7 @@ class EmpiricalNormalization(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., *shape] to [..., *shape]."""
-        return (x - self._mean) / (self._std + self.eps)
+        return x.sub(self._mean).div_(self._std + self.eps)
 
     @torch.jit.unused
     @torch.no_grad()
