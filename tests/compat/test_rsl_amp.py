@@ -122,7 +122,7 @@ def test_losses_have_their_names(theirs: str, ours: str) -> None:
 
 
 def test_without_a_larger_buffer_there_is_no_replay() -> None:
-    assert translate({}, **SIZES).replay_size == 0
+    assert translate({"disc_obs_buffer_size": None}, **SIZES).replay_size == 0
     assert translate({"disc_obs_buffer_size": 1}, **SIZES).replay_share == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +28,7 @@ from surefoot.compat.rsl_rl.extensions import (
 )
 from surefoot.compat.rsl_rl.extensions.rnd import DistanceRND
 from surefoot.compat.rsl_rl.extensions.symmetry import ClientSymmetry, Images
+from surefoot.compat.rsl_rl.runners import OnPolicyRunner
 from surefoot.compat.rsl_rl.storage import RolloutStorage
 from surefoot.errors import ConfigError
 from surefoot.extensions.symmetry import Symmetry as NativeSymmetry
@@ -413,24 +415,24 @@ def test_its_symmetry_keeps_the_contract_of_extensions(function: Any) -> None:
     check_extension(ToySymmetry, two_processes=False, function=function, **uses)
 
 
-def count_actor_passes(rnn_type: Any = None, **uses: Any) -> tuple[int, dict[str, Tensor]]:
-    """Forward passes of the actor in an update of 4 mini-batches."""
-    ppo = make_ppo(Symmetry(None, negate, mirror_loss_coeff=1.0, **uses).extension, rnn_type=rnn_type)
+def update_counting_passes(**uses: Any) -> tuple[dict[str, Tensor], int]:
+    """The metrics of an update of 4 mini-batches, and how often the actor was called in it."""
+    ppo = make_ppo(Symmetry(None, negate, mirror_loss_coeff=1.0, **uses).extension)
     collect(ppo, observations)
     passes: list[int] = []
     ppo.policy.actor.register_forward_hook(lambda *_: passes.append(1))
-    return len(passes), ppo.update() | {"passes": torch.tensor(len(passes))}
+    return ppo.update(), len(passes)
 
 
 def test_c20_rows_that_are_learned_from_and_the_loss_share_one_forward_pass() -> None:
-    _, metrics = count_actor_passes(use_data_augmentation=True, use_mirror_loss=True)
-    assert metrics["passes"] == 4
+    metrics, passes = update_counting_passes(use_data_augmentation=True, use_mirror_loss=True)
+    assert passes == 4
     assert metrics["Symmetry/mirror_loss"] > 0
 
 
 def test_c20_what_is_only_logged_is_measured_once_per_iteration() -> None:
-    _, metrics = count_actor_passes()
-    assert metrics["passes"] == 4 + 1
+    metrics, passes = update_counting_passes()
+    assert passes == 4 + 1
     assert metrics["Symmetry/error"] > 0
     assert "Symmetry/mirror_loss" not in metrics
 
@@ -521,3 +523,64 @@ def test_a_function_that_is_no_symmetry_by_surefoots_rules_is_reported_and_used(
 def test_a_function_that_returns_something_else_is_refused(function: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_ppo(Symmetry(None, function, use_data_augmentation=True).extension)
+
+
+# ---------------------------------------------------------------------- both, in RSL-RL's runner
+
+
+class Env:
+    """Noise, in episodes of 5 steps of 0.02 s, whose last observation is known."""
+
+    num_envs, num_actions, max_episode_length, device, step_dt = N, A, 5, "cpu", 0.02
+
+    def __init__(self) -> None:
+        self.episode_length_buf, self.count = torch.zeros(N, dtype=torch.long), 0
+
+    def get_observations(self) -> TensorDict:
+        return observations(self.count)
+
+    def step(self, actions: Tensor) -> tuple[TensorDict, Tensor, Tensor, dict[str, Any]]:
+        self.count += 1
+        self.episode_length_buf += 1
+        ended = self.episode_length_buf >= 5
+        self.episode_length_buf[ended] = 0
+        extras = {"time_outs": ended, "final_observations": observations(1000 + self.count)}
+        return self.get_observations(), -actions.square().sum(-1), ended.long(), extras
+
+
+@pytest.mark.parametrize("memory", [{}, {"class_name": "RNNModel", "rnn_type": "gru", "rnn_hidden_dim": 4}])
+def test_both_train_and_go_on_in_the_runner(tmp_path: Path, memory: dict[str, Any]) -> None:
+    network: dict[str, Any] = {"class_name": "MLPModel", "hidden_dims": [8], **memory}
+    rnd_cfg = {"weight": 50.0, "state_normalization": True, "reward_normalization": True, **SMALL}
+    mirror = {"data_augmentation_func": "test_rsl_extensions:negate", "use_data_augmentation": True}
+    cfg = {
+        "num_steps_per_env": 6,
+        "save_interval": 10,
+        "obs_groups": SETS,
+        "algorithm": {
+            "class_name": "PPO",
+            "num_mini_batches": 2,
+            "num_learning_epochs": 2,
+            "rnd_cfg": rnd_cfg,
+            "symmetry_cfg": {**mirror, "use_mirror_loss": True, "mirror_loss_coeff": 0.5},
+        },
+        "actor": {**network, "distribution_cfg": {"class_name": "GaussianDistribution"}},
+        "critic": network,
+    }
+    runner = OnPolicyRunner(Env(), cfg, None, "cpu")
+    runner.learn(3)
+    alg = runner.alg
+    assert alg.rnd.weight == pytest.approx(50.0 * 0.02)
+    assert alg.rnd.update_counter == 3 * 6
+    assert alg.rnd.extension.num_learning_epochs == 2
+    assert alg.rnd.state_normalizer.normalizer.count == 3 * 6 * N
+    assert alg.metrics["Rnd/loss"] > 0
+    assert (alg.rnd.extension.bonus > 0).all()
+    assert alg.metrics["Symmetry/mirror_loss"] > 0
+    runner.save(tmp_path / "model.pt")
+    resumed = OnPolicyRunner(Env(), cfg, None, "cpu")
+    resumed.load(tmp_path / "model.pt")
+    assert resumed.alg.rnd.update_counter == 3 * 6
+    for name, x in alg.rnd.state_dict().items():
+        assert torch.equal(x, resumed.alg.rnd.state_dict()[name]), name
+    resumed.learn(1)

@@ -133,7 +133,7 @@ class PPOAMP(PPO):
         super()._attach(storage)
 
     def _make_amp(self, amp_cfg: Mapping[str, Any], storage: RolloutStorage) -> AMP:
-        amp_cfg = dict(amp_cfg)
+        amp_cfg = _set_keys(amp_cfg)
         groups, step_dt = amp_cfg.pop("obs_groups", None), amp_cfg.pop("step_dt", 1.0)
         if has_motions(amp_cfg):
             return AMP(amp_cfg)
@@ -194,7 +194,7 @@ def translate(
     """The forks' `amp_cfg` in Surefoot's terms.
 
     Args:
-        amp_cfg: Without `obs_groups` and `step_dt`.
+        amp_cfg: Without `obs_groups` and `step_dt`; None is as good as not set.
         num_frames: K of a window.
         step_dt: Seconds per environment step, for the style reward.
         num_envs: N.
@@ -204,8 +204,9 @@ def translate(
     Raises:
         ConfigError: naming a key that is unknown, or whose value cannot be used.
     """
+    amp_cfg = _set_keys(amp_cfg)
     _check_keys(amp_cfg, (*SAME, *OTHERS), "amp_cfg")
-    discriminator = dict(amp_cfg.get("amp_discriminator") or {})
+    discriminator = _set_keys(amp_cfg.get("amp_discriminator", {}))
     _check_keys(discriminator, OF_DISCRIMINATOR, "amp_cfg.amp_discriminator")
     loss_type = amp_cfg.get("loss_type", "LSGAN")
     if loss_type not in LOSSES:
@@ -228,6 +229,10 @@ def translate(
             "style_weight": 1 - discriminator.get("task_style_lerp", 0.0),
         }
     )
+
+
+def _set_keys(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in given.items() if value is not None}
 
 
 def _check_keys(given: Mapping[str, Any], known: Sequence[str], path: str) -> None:
