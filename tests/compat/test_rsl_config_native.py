@@ -9,6 +9,8 @@ import pytest
 import torch
 import yaml
 from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from surefoot.cli import cli
 from surefoot.config import advice, build_config, build_extensions, load_yaml
@@ -201,8 +203,12 @@ def test_what_nothing_reads_is_said():
 
 
 def test_loggers_have_other_names():
-    for theirs, ours in [({"class_name": "WandbLogWriter", "project_name": "x"}, "wandb"), ("none", "none")]:
-        assert from_rsl_rl({**MODERN, "logger": theirs})[0]["logger"] == ours
+    for theirs, ours in [
+        ({"class_name": "WandbLogWriter", "project_name": "x"}, "wandb"),
+        ("none", "none"),
+        (None, "tensorboard"),
+    ]:
+        assert build_config(from_rsl_rl({**MODERN, "logger": theirs})[0]).logger == ours
 
 
 @pytest.mark.parametrize(
@@ -256,6 +262,86 @@ def test_g03_the_same_hyper_parameters_in_every_layout_are_the_same_run():
     first, *others = [weights(config) for config in configs]
     for other in others:
         torch.testing.assert_close(first, other, rtol=0, atol=0)
+
+
+numbers = {
+    "num_learning_epochs": st.integers(1, 9),
+    "num_mini_batches": st.integers(1, 9),
+    "clip_param": st.floats(0.01, 1),
+    "gamma": st.floats(0, 1),
+    "lam": st.floats(0, 1),
+    "value_loss_coef": st.floats(0, 9),
+    "entropy_coef": st.floats(0, 1),
+    "learning_rate": st.floats(1e-6, 0.1),
+    "max_grad_norm": st.floats(0.1, 9),
+    "use_clipped_value_loss": st.booleans(),
+    "schedule": st.sampled_from(["adaptive", "fixed"]),
+    "desired_kl": st.one_of(st.none(), st.floats(0.001, 0.1)),
+}
+parts = st.fixed_dictionaries(
+    {
+        "algorithm": st.fixed_dictionaries({}, optional=numbers),
+        "dims": st.tuples(*[st.lists(st.integers(1, 99), min_size=1, max_size=3)] * 2),
+        "activation": st.sampled_from(["elu", "relu", "lrelu", "swish", "tanh", "gelu"]),
+        "normalizes": st.booleans(),
+        "init_std": st.floats(0.01, 9),
+        "std_type": st.sampled_from(["scalar", "log"]),
+        "by_state": st.booleans(),
+        "memory": st.sampled_from([{}, {"rnn_type": "gru", "rnn_hidden_dim": 7, "rnn_num_layers": 2}]),
+    }
+)
+
+
+@settings(max_examples=30)
+@given(parts)
+def test_g03_whatever_the_numbers_every_generation_is_the_same_run(p):
+    groups = ["policy"], ["policy", "privileged"]
+    noise = {
+        "init_noise_std": p["init_std"],
+        "noise_std_type": p["std_type"],
+        "state_dependent_std": p["by_state"],
+    }
+    policy = {"actor_hidden_dims": p["dims"][0], "critic_hidden_dims": p["dims"][1], **noise, **p["memory"]}
+    policy["activation"] = p["activation"]
+    old = "ActorCriticRecurrent" if p["memory"] else "ActorCritic"
+    kind = {"class_name": "RNNModel" if p["memory"] else "MLPModel", **p["memory"]}
+    kind |= {"activation": p["activation"], "obs_normalization": p["normalizes"]}
+    actor, critic = ({**kind, "hidden_dims": dims} for dims in p["dims"])
+    family = "HeteroscedasticGaussianDistribution" if p["by_state"] else "GaussianDistribution"
+    distribution = {"class_name": family, "init_std": p["init_std"], "std_type": p["std_type"]}
+    old_groups, new_groups = ({first: groups[0], "critic": groups[1]} for first in ("policy", "actor"))
+    algorithm = {"class_name": "PPO", **p["algorithm"]}
+    layouts = [
+        {
+            "runner": {"policy_class_name": old, "algorithm_class_name": "PPO", "obs_groups": old_groups},
+            "policy": policy,
+            "algorithm": p["algorithm"],
+            "empirical_normalization": p["normalizes"],
+        },
+        {
+            "policy": {"class_name": old, **policy, "actor_obs_normalization": p["normalizes"]},
+            "algorithm": algorithm,
+            "empirical_normalization": p["normalizes"],
+            "obs_groups": old_groups,
+        },
+        {
+            "actor": {**actor, "stochastic": True, **noise},
+            "critic": {**critic, "stochastic": False, **noise},
+            "algorithm": algorithm,
+            "obs_groups": new_groups,
+        },
+        {
+            "actor": {**actor, "distribution_cfg": distribution},
+            "critic": critic,
+            "algorithm": algorithm,
+            "obs_groups": new_groups,
+        },
+    ]
+    before = copy.deepcopy(layouts)
+    configs = [build_config(from_rsl_rl(layout)[0]) for layout in layouts]
+    assert before == layouts
+    assert configs[0] == configs[1] == configs[2] == configs[3]
+    assert all(getattr(configs[0].algorithm, k) == v for k, v in p["algorithm"].items() if k != "schedule")
 
 
 # ------------------------------------------------------------------ the command

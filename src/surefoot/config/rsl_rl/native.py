@@ -114,8 +114,9 @@ def _top_level(modern: Mapping[str, Any], notes: list[str]) -> Section:
         native[key] = native.get(key) or None
     if "num_envs" in native:
         notes.append(f"num_envs {native['num_envs']}: over all processes; in RSL-RL it is that of each")
-    if "logger" in rest:
-        native["logger"] = _logger(rest.pop("logger"), notes)
+    logger = rest.pop("logger", None)
+    if logger is not None:
+        native["logger"] = _logger(logger, notes)
     if rest.get("resume"):
         notes.append("resume is not carried over: use `surefoot train --resume RUN`")
     reasons = {
