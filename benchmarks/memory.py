@@ -4,9 +4,9 @@
 
 4096 environments x 24 steps; the environment gives a third group that no network reads. The fields that are
 read: observations of actor and critic (and those that followed the last step), actions, rewards, ends,
-parameters of the distribution, log-probabilities, values, advantages and returns. `inputs` are
-what the networks are fed in the end, concatenated and normalised once for all epochs; where that is a copy, it
-is listed apart.
+parameters of the distribution, log-probabilities, values, advantages and returns. `inputs` are what the
+networks are fed in the end, concatenated and normalised once for all epochs; listed apart where they are a
+copy.
 """
 
 from __future__ import annotations
