@@ -367,3 +367,13 @@ def test_the_policy_of_2_3_to_3_trains_as_its_two_models() -> None:
         collect(alg)
         losses.append(alg.update()["behavior"])
     assert losses[-1] < losses[0]
+
+
+def test_the_policy_that_older_clients_read_holds_both_models(tmp_path: Path) -> None:
+    runner = DistillationRunner(Env(), config(), None, "cpu")
+    runner.load(teacher_file(tmp_path))
+    policy, obs = runner.alg.policy, observations()
+    assert policy.loaded_teacher
+    torch.testing.assert_close(policy.act_inference(obs), runner.alg.student(obs))
+    torch.testing.assert_close(policy.evaluate(obs), runner.alg.teacher(obs))
+    assert make().policy is not None  # a deterministic student stands for itself

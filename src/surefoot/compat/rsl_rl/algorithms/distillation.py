@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,14 @@ from torch import Tensor, nn
 from surefoot import distributed
 from surefoot.algorithm import distillation
 from surefoot.algorithm.distillation import DistillationConfig
+from surefoot.compat.rsl_rl.algorithms.base import Algorithm
 from surefoot.compat.rsl_rl.algorithms.engine import spec_of
 from surefoot.compat.rsl_rl.algorithms.policy import RawInputs, groups_of
 from surefoot.compat.rsl_rl.checkpoints import check_fits
 from surefoot.compat.rsl_rl.models.mlp_model import MLPModel
 from surefoot.compat.rsl_rl.models.rnn_model import RNNModel
+from surefoot.compat.rsl_rl.modules.distribution import GaussianDistribution
+from surefoot.compat.rsl_rl.modules.student_teacher import StudentTeacherPair
 from surefoot.compat.rsl_rl.storage import RolloutStorage
 from surefoot.compat.rsl_rl.storage.rollout_storage import flat_state, layered_state
 from surefoot.compat.rsl_rl.utils import resolve_class, resolve_obs_groups
@@ -105,7 +108,7 @@ class Engine(distillation.Distillation):
         return self.wanted.privileged_actions
 
 
-class Distillation:
+class Distillation(Algorithm):
     """A student model learns to do what a teacher model would.
 
     The arguments are RSL-RL's; `student` may also be one of its older policies that hold both, followed by
@@ -122,6 +125,9 @@ class Distillation:
         ConfigError: a value cannot be used.
     """
 
+    names = MODELS
+    student: MLPModel
+    teacher: MLPModel
     teacher_loaded: bool = False
 
     def __init__(
@@ -141,33 +147,18 @@ class Distillation:
         grad_reduce_bucket_mb: float = 25,
         **unused: Any,
     ) -> None:
-        self.device, self.device_type = device, torch.device(device).type
-        self._legacy_policy = None
-        if hasattr(student, "student_model"):  # StudentTeacher and its kin hold both
-            self._legacy_policy = student
-            if isinstance(teacher, RolloutStorage):
-                storage = teacher
-            student, teacher = student.student_model, student.teacher_model
-        self.student: MLPModel = student.to(device)
-        self.teacher: MLPModel = teacher.to(device)
         self.num_learning_epochs, self.gradient_length = num_learning_epochs, gradient_length
         self.max_grad_norm, self.loss_type = max_grad_norm, loss_type
-        self.use_mixed_precision = (
-            self.device_type != "cpu" if use_mixed_precision == "auto" else use_mixed_precision
-        )
         self._optimizer_name, self._initial_rate = optimizer, learning_rate
-        self.grad_reduce_bucket_mb, self.is_multi_gpu = grad_reduce_bucket_mb, multi_gpu_cfg is not None
-        gpus = multi_gpu_cfg or {"global_rank": 0, "world_size": 1}
-        self.gpu_global_rank, self.gpu_world_size = gpus["global_rank"], gpus["world_size"]
         if named := sorted(key for key, value in unused.items() if value is not None):
             warnings.warn(
                 f"algorithm: {named} have no effect with Distillation.", SurefootWarning, stacklevel=2
             )
-        self.transition = RolloutStorage.Transition()
-        self.metrics: dict[str, float] = {}
-        self._config()
-        if storage is not None:
-            self._attach(storage)
+        super().__init__(
+            (student, teacher), storage, device, use_mixed_precision, multi_gpu_cfg, grad_reduce_bucket_mb
+        )
+        if storage is None:
+            self._config()  # a value that cannot be used is named now
 
     def _attach(self, storage: RolloutStorage) -> None:
         self.storage = storage
@@ -175,20 +166,6 @@ class Distillation:
         storage.keeps_memories = type(self).update is not Distillation.update
         self.engine = Engine(self.student, self.teacher, storage, self._config())
         self.optimizer = self.engine.optimizer
-
-    def init_storage(
-        self,
-        training_type: Any,
-        num_envs: Any,
-        num_transitions_per_env: int,
-        obs: Any,
-        actions_shape: Sequence[int],
-        *rest: Any,
-    ) -> None:
-        """RSL-RL 3.x: make the storage for observations like `obs`."""
-        self._attach(
-            RolloutStorage(training_type, num_envs, num_transitions_per_env, obs, actions_shape, self.device)
-        )
 
     # ------------------------------------------------------------------ collection
 
@@ -278,8 +255,12 @@ class Distillation:
 
     @property
     def policy(self) -> Any:
-        """RSL-RL 2.3 to 3.x: the one policy."""
-        return self._legacy_policy or self.student
+        """RSL-RL 2.3 to 3.x: one policy that holds both models."""
+        if self._legacy_policy is None:
+            is_gaussian = isinstance(self.student.distribution, GaussianDistribution)
+            self._legacy_policy = StudentTeacherPair(*self._pair) if is_gaussian else self.student
+            self._legacy_policy.loaded_teacher = self.teacher_loaded
+        return self._legacy_policy
 
     def get_policy(self) -> MLPModel:
         return self.student
@@ -296,12 +277,6 @@ class Distillation:
     def warm_up(self, obs: Mapping[str, Tensor]) -> None:
         """Give the student's normaliser provisional statistics, until the first update; not counted."""
         self.student.warm_up(obs)
-
-    def compile(self, mode: str | None = None) -> None:
-        """Compile the networks above the inputs, as torch.compile's `mode` says; None: not at all."""
-        if mode is not None:
-            for model in (self.student, self.teacher):
-                model.mlp.compile(mode=mode)
 
     def broadcast_parameters(self) -> None:
         """Every process takes those of process 0."""

@@ -15,6 +15,7 @@ from surefoot import distributed
 from surefoot.algorithm.config import PPOConfig
 from surefoot.algorithm.extension import Extension
 from surefoot.algorithm.state import restore_state
+from surefoot.compat.rsl_rl.algorithms.base import Algorithm
 from surefoot.compat.rsl_rl.algorithms.engine import Engine, num_batches
 from surefoot.compat.rsl_rl.algorithms.optimizer_view import OptimizerView
 from surefoot.compat.rsl_rl.checkpoints import check_fits
@@ -47,7 +48,7 @@ LOSSES = {
 """RSL-RL's names in `update()`'s result."""
 
 
-class PPO:
+class PPO(Algorithm):
     """PPO for an actor and a critic model.
 
     The arguments are RSL-RL's; `actor` may also be one of its older policies that hold both, followed by the
@@ -64,6 +65,10 @@ class PPO:
         metrics: Of the last update, by Surefoot's names.
         intrinsic_rewards: What extensions added to the last rollout's rewards [T, N]; None before.
     """
+
+    names = ("actor", "critic")
+    actor: MLPModel
+    critic: MLPModel
 
     def __init__(
         self,
@@ -97,40 +102,23 @@ class PPO:
         step_dt: float | None = None,
         seed: int = 1,
     ) -> None:
-        self.device, self.device_type = device, torch.device(device).type
-        self._legacy_policy: Any = None
-        if hasattr(actor, "actor_model"):  # ActorCritic and its kin hold both
-            self._legacy_policy = actor
-            if isinstance(critic, RolloutStorage):
-                storage = critic
-            actor, critic = actor.actor_model, actor.critic_model
-        self.actor: MLPModel = actor.to(device)
-        self.critic: MLPModel = critic.to(device)
         self.num_learning_epochs, self.num_mini_batches = num_learning_epochs, num_mini_batches
         self.clip_param, self.gamma, self.lam = clip_param, gamma, lam
         self.value_loss_coef, self.entropy_coef = value_loss_coef, entropy_coef
         self.max_grad_norm, self.use_clipped_value_loss = max_grad_norm, use_clipped_value_loss
         self.schedule, self.desired_kl = schedule, desired_kl
         self.normalize_advantage_per_mini_batch = normalize_advantage_per_mini_batch
-        self.use_mixed_precision = (
-            self.device_type != "cpu" if use_mixed_precision == "auto" else use_mixed_precision
-        )
         self._optimizer_name, self._initial_rate, self._set_rate = optimizer, learning_rate, learning_rate
-        self.grad_reduce_bucket_mb, self._step_dt, self._seed = grad_reduce_bucket_mb, step_dt, seed
-        self.is_multi_gpu = multi_gpu_cfg is not None
-        gpus = multi_gpu_cfg or {"global_rank": 0, "world_size": 1}
-        self.gpu_global_rank, self.gpu_world_size = gpus["global_rank"], gpus["world_size"]
-
+        self._step_dt, self._seed = step_dt, seed
         self.rnd = RandomNetworkDistillation(device=device, **rnd_cfg) if rnd_cfg else None
         self.symmetry = Symmetry(**symmetry_cfg) if symmetry_cfg else None
         self._extensions = [x.extension for x in (self.rnd, self.symmetry) if x is not None]
         self._extensions += [*extensions, *([PolicyLosses(aux_loss_coef)] if enable_aux_loss else [])]
-        self.transition = RolloutStorage.Transition()
-        self.metrics: dict[str, float] = {}
         self.intrinsic_rewards: Tensor | None = None
         self._has_warned = False
-        if storage is not None:
-            self._attach(storage)
+        super().__init__(
+            (actor, critic), storage, device, use_mixed_precision, multi_gpu_cfg, grad_reduce_bucket_mb
+        )
 
     def _attach(self, storage: RolloutStorage) -> None:
         """Build the engine: the models' parameters become views into its buffer."""
@@ -145,20 +133,6 @@ class PPO:
         self.engine, self._used = engine, config
         parameters = chain(self.actor.parameters(), self.critic.parameters())
         self.optimizer = OptimizerView(engine.optimizer, parameters, self._take_rate)
-
-    def init_storage(
-        self,
-        training_type: Any,
-        num_envs: Any,
-        num_transitions_per_env: int,
-        obs: Any,
-        actions_shape: Sequence[int],
-        *rest: Any,
-    ) -> None:
-        """RSL-RL 3.x: make the storage for observations like `obs`."""
-        self._attach(
-            RolloutStorage(training_type, num_envs, num_transitions_per_env, obs, actions_shape, self.device)
-        )
 
     # ------------------------------------------------------------------ collection
 
@@ -336,12 +310,6 @@ class PPO:
         """Give the normalisers provisional statistics, in use until the first update; they do not count."""
         for model in (self.actor, self.critic):
             model.warm_up(obs)
-
-    def compile(self, mode: str | None = None) -> None:
-        """Compile the networks above the inputs, as torch.compile's `mode` says; None: not at all."""
-        if mode is not None:
-            for model in (self.actor, self.critic):
-                model.mlp.compile(mode=mode)
 
     def broadcast_parameters(self) -> None:
         """Every process takes those of process 0."""
