@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tensordict import TensorDict
 
 from surefoot.compat.rsl_rl.generations import modernize
 from surefoot.config import SurefootWarning
@@ -457,6 +458,15 @@ def test_g07_a_group_that_the_environment_does_not_give_is_named_with_who_wants_
     for name in ("critic", "rnd_state", "teacher"):
         with pytest.raises(ConfigError, match=rf"obs_groups\.{name}.*'privileged'.*\['policy'\]"):
             modernize({**MODERN, "obs_groups": {name: ["privileged"]}}, obs)
+
+
+def test_groups_may_come_as_a_tensordict():
+    obs = TensorDict({"policy": torch.zeros(2, 3)}, batch_size=2)
+    assert modernize({**MODERN, "obs_groups": {"actor": ["policy"]}}, obs)[0]["obs_groups"] == {
+        "actor": ["policy"]
+    }
+    with pytest.raises(ConfigError, match=r"'privileged'.*\['policy'\]"):
+        modernize({**MODERN, "obs_groups": {"critic": ["privileged"]}}, obs)
 
 
 def test_a_key_without_which_nothing_runs_is_named():

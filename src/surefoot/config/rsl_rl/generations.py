@@ -99,9 +99,11 @@ def modernize(
         if name in cfg:
             _modernize_model(cfg[name], name, normalizes, notes)
     _modernize_algorithm(cfg, is_before_3, notes)
-    _modernize_groups(cfg, obs, notes)
-    if obs is not None:
-        _check_needs(cfg, obs)
+    # of a TensorDict, only `keys` are the names
+    offered = None if obs is None else list(obs.keys())
+    _modernize_groups(cfg, offered, notes)
+    if offered is not None:
+        _check_needs(cfg, offered)
     return cfg, notes
 
 
@@ -356,7 +358,7 @@ def _modernize_algorithm(cfg: Section, is_before_3: bool, notes: list[str]) -> N
         )
 
 
-def _modernize_groups(cfg: Section, obs: Mapping[str, Any] | None, notes: list[str]) -> None:
+def _modernize_groups(cfg: Section, offered: list[str] | None, notes: list[str]) -> None:
     groups = cfg.setdefault("obs_groups", {})
     for name, value in groups.items():
         if isinstance(value, str):
@@ -372,12 +374,12 @@ def _modernize_groups(cfg: Section, obs: Mapping[str, Any] | None, notes: list[s
     # before 4.0 a set that is not named was the policy's
     others = [second, "rnd_state"] if "rnd_cfg" in cfg.get("algorithm", {}) else [second]
     for name in others:
-        if obs is not None and name not in groups and name not in obs:
+        if offered is not None and name not in groups and name not in offered:
             cfg["obs_groups"][name] = list(groups["policy"])
             notes.append(f"obs_groups.{name} is not given: {groups['policy']}, as for the policy")
 
 
-def _check_needs(cfg: Mapping[str, Any], obs: Mapping[str, Any]) -> None:
+def _check_needs(cfg: Mapping[str, Any], offered: list[str]) -> None:
     models = {
         "PPO": ("actor", "critic"),
         "PPOAMP": ("actor", "critic"),
@@ -389,8 +391,8 @@ def _check_needs(cfg: Mapping[str, Any], obs: Mapping[str, Any]) -> None:
             raise MissingKeyError(f"the configuration has no '{key}', which {kind or 'every run'} needs.")
     for name, groups in cfg["obs_groups"].items():
         for group in groups:
-            if group not in obs:
+            if group not in offered:
                 raise ConfigError(
                     f"obs_groups.{name} wants the observation group '{group}', which the environment does "
-                    f"not give; it has {sorted(obs)}.{did_you_mean(group, obs)}"
+                    f"not give; it has {sorted(offered)}.{did_you_mean(group, offered)}"
                 )
