@@ -398,6 +398,21 @@ def test_a_clients_encoder_is_used():
     assert model.as_onnx().input_names == ["obs", "camera", "wide"]
 
 
+class Counter(nn.Identity):
+    count = 0
+
+    def update(self, x: torch.Tensor) -> None:
+        self.count += len(x)
+
+
+def test_a_clients_normaliser_is_updated():
+    model = make("mlp")
+    model.obs_normalizer = Counter()
+    model.warm_up(observe())
+    model.update_normalization(observe(9))
+    assert model.obs_normalizer.count == 9
+
+
 def test_the_callers_configuration_is_not_changed():
     config = {"class_name": "GaussianDistribution", "init_std": 0.5}
     make("mlp").__class__(observe(), GROUPS, "actor", A, distribution_cfg=config)

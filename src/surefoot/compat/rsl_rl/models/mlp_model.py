@@ -197,8 +197,9 @@ class MLPModel(nn.Module):
 
     def update_normalization(self, obs: Observations) -> None:
         """Count the observations [..., *group shape]."""
-        if isinstance(self.obs_normalizer, EmpiricalNormalization) and self.obs_groups:
-            self.obs_normalizer.update(self.vectors(obs))
+        if self.obs_normalization and self.obs_groups:
+            normalizer: Any = self.obs_normalizer  # it may be a client's own
+            normalizer.update(self.vectors(obs))
 
     def warm_up(self, obs: Observations) -> None:
         """Normalise by these observations until the first `update_normalization`; they are not counted."""
