@@ -354,6 +354,16 @@ def test_a_students_class_of_the_clients_own_is_called_as_it_is() -> None:
     assert doubled.update()["behavior"] == pytest.approx(expected, rel=1e-4)
 
 
+def test_a_students_memory_of_another_form_is_refused() -> None:
+    class Remembering(MLPModel):
+        is_recurrent = True
+
+    storage = RolloutStorage("distillation", N, T, observations(), [A])
+    student = Remembering(observations(), SETS, "student", A, hidden_dims=[8])
+    with pytest.raises(ConfigError, match="Remembering has a memory and is no RNNModel"):
+        Distillation(student, make().teacher, storage)
+
+
 def test_the_policy_of_2_3_to_3_trains_as_its_two_models() -> None:
     policy = StudentTeacher(
         observations(), {"policy": ["policy"], "teacher": ["policy"]}, A, student_hidden_dims=[8]

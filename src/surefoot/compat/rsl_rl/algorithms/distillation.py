@@ -90,6 +90,9 @@ class Engine(distillation.Distillation):
         student, teacher: On the device of the storage.
         storage: Of the type `distillation`.
         config: Numbers and choices.
+
+    Raises:
+        ConfigError: the student has a memory of another form than RNNModel's.
     """
 
     student: ModelPolicy  # pyright: ignore[reportIncompatibleVariableOverride] - what `update` calls of it
@@ -98,6 +101,11 @@ class Engine(distillation.Distillation):
     def __init__(
         self, student: MLPModel, teacher: MLPModel, storage: RolloutStorage, config: DistillationConfig
     ) -> None:
+        if student.is_recurrent and not isinstance(student, RNNModel):
+            raise ConfigError(
+                f"student: {type(student).__name__} has a memory and is no RNNModel, so its state cannot be "
+                "learned through; subclass RNNModel."
+            )
         spec = spec_of(storage, gamma=1.0, step_dt=None)
         policies: list[Any] = [ModelPolicy(model, spec) for model in (student, teacher)]
         super().__init__(policies[0], policies[1], spec, config, storage=storage.rollout)
