@@ -36,6 +36,12 @@ class MisfitError(CheckpointError, RuntimeError):
     """A checkpoint of other layers or sizes than the network it is for; in PyTorch a RuntimeError."""
 
 
+class MissingPartError(CheckpointError, KeyError):
+    """A checkpoint without a part that is wanted of it; in RSL-RL a KeyError."""
+
+    __str__ = Exception.__str__  # a KeyError shows its message in quotes
+
+
 class NonFiniteError(SurefootError, ArithmeticError, ValueError):
     """A NaN or an infinity, named by where it appeared."""
 

@@ -12,9 +12,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from rsl_parts import make_ppo
 from torch import nn
 
-from surefoot.compat.rsl_rl.checkpoints import check_fits, load_checkpoint, migrate
+from surefoot.compat.rsl_rl.checkpoints import check_fits, load_checkpoint, migrate, part
 from surefoot.config import SurefootWarning
 from surefoot.errors import CheckpointError
 
@@ -266,6 +267,23 @@ def test_a_layer_on_one_side_only_says_which_setting_differs(there, here):
         check_fits(state, module, "actor")
     if there:
         module.load_state_dict(check_fits(state, module, "actor", strict=False))
+
+
+def test_a_part_that_is_not_there_is_named_with_what_is():
+    with pytest.raises(CheckpointError) as info:
+        part({"student_state_dict": {}, "iter": 3}, "actor_state_dict")
+    assert isinstance(info.value, KeyError)
+    assert str(info.value) == "the checkpoint lacks 'actor_state_dict'; it has student_state_dict, iter."
+
+
+def test_ppo_says_what_a_checkpoint_of_distillation_lacks_and_stays_as_it_was():
+    ppo, other = make_ppo(), make_ppo()
+    saved = other.save()
+    saved["student_state_dict"] = saved.pop("critic_state_dict")
+    before = copy.deepcopy(ppo.actor.state_dict())
+    with pytest.raises(KeyError, match="lacks 'critic_state_dict'"):
+        ppo.load(saved, None, True)
+    torch.testing.assert_close(ppo.actor.state_dict(), before, rtol=0, atol=0)
 
 
 def test_what_fits_comes_back_as_it_is_and_a_teacher_leaves_out_the_deviation():

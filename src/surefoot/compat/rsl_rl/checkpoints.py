@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 from surefoot.compat.rsl_rl.native_checkpoints import from_native, to_native
 from surefoot.config import SurefootWarning
-from surefoot.errors import CheckpointError, MisfitError, did_you_mean
+from surefoot.errors import CheckpointError, MisfitError, MissingPartError, did_you_mean
 from surefoot.extensions.amp.safe_pickle import STAND_INS, Array
 from surefoot.training.checkpoint import complete, read_file
 
-__all__ = ["check_fits", "from_native", "load_checkpoint", "migrate", "to_native"]
+__all__ = ["check_fits", "from_native", "load_checkpoint", "migrate", "part", "to_native"]
 
 Model = dict[str, Tensor]
 
@@ -185,6 +185,17 @@ def _reorder_optimizer(checkpoint: dict[str, Any], before: list[Any], wanted: li
 
 
 # ------------------------------------------------------------------ whether it fits
+
+
+def part(checkpoint: Mapping[str, Any], key: str) -> Any:
+    """An entry of a checkpoint in the keys of 5.5.1.
+
+    Raises:
+        MissingPartError: There is none (a KeyError, as in RSL-RL).
+    """
+    if key not in checkpoint:
+        raise MissingPartError(f"the checkpoint lacks '{key}'; it has {', '.join(map(str, checkpoint))}.")
+    return checkpoint[key]
 
 
 def check_fits(state: Mapping[str, Tensor], module: nn.Module, what: str, strict: bool = True) -> Model:

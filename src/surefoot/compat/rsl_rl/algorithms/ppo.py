@@ -18,7 +18,7 @@ from surefoot.algorithm.state import restore_state
 from surefoot.compat.rsl_rl.algorithms.base import Algorithm
 from surefoot.compat.rsl_rl.algorithms.engine import Engine, num_batches
 from surefoot.compat.rsl_rl.algorithms.optimizer_view import OptimizerView
-from surefoot.compat.rsl_rl.checkpoints import check_fits
+from surefoot.compat.rsl_rl.checkpoints import check_fits, part
 from surefoot.compat.rsl_rl.extensions import (
     RandomNetworkDistillation,
     Symmetry,
@@ -336,18 +336,19 @@ class PPO(Algorithm):
             Whether the caller is to take the iteration, too.
 
         Raises:
-            CheckpointError: a part does not fit; nothing has been changed then.
+            CheckpointError: a part is missing or does not fit; nothing has been changed then.
         """
         parts: tuple[str, ...] = ("actor", "critic", "optimizer", "iteration", "rnd")
         wanted: Mapping[str, bool] = dict.fromkeys(parts, True) if load_cfg is None else load_cfg
         models = {name: getattr(self, name) for name in ("actor", "critic") if wanted.get(name)}
-        if strict:
-            for name, model in models.items():
-                check_fits(loaded_dict[f"{name}_state_dict"], model, name)
+        states = {
+            n: check_fits(part(loaded_dict, f"{n}_state_dict"), m, n, strict) for n, m in models.items()
+        }
+        moments = part(loaded_dict, "optimizer_state_dict") if wanted.get("optimizer") else None
         for name, model in models.items():
-            model.load_state_dict(loaded_dict[f"{name}_state_dict"], strict=strict)
-        if wanted.get("optimizer"):
-            self.optimizer.load_state_dict(loaded_dict["optimizer_state_dict"])
+            model.load_state_dict(states[name], strict=strict)
+        if moments is not None:
+            self.optimizer.load_state_dict(moments)
         if wanted.get("rnd") and self.rnd is not None and "rnd_state_dict" in loaded_dict:
             self.rnd.load_state_dict(loaded_dict["rnd_state_dict"], strict=strict)
             self.rnd.optimizer.load_state_dict(loaded_dict["rnd_optimizer_state_dict"])
@@ -360,8 +361,8 @@ class PPO(Algorithm):
         own = self.engine.state_beside_models()
         complete = copy.copy(self.engine.state())
         if own["tensors"].keys() == beside["tensors"].keys():
-            for part in ("tensors", "optimizers", "generators"):
-                complete[part] = {**complete[part], **beside[part]}
+            for kind in ("tensors", "optimizers", "generators"):
+                complete[kind] = {**complete[kind], **beside[kind]}
             restore_state(self.engine, complete)
             self.engine.iteration = beside["iteration"]
 
