@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from surefoot.compat.rsl_rl.modules.actor_critic import ActorCritic
     from surefoot.compat.rsl_rl.modules.actor_critic_cnn import ActorCriticCNN
     from surefoot.compat.rsl_rl.modules.actor_critic_recurrent import ActorCriticRecurrent
-    from surefoot.compat.rsl_rl.modules.rnd import RandomNetworkDistillation
+    from surefoot.compat.rsl_rl.modules.rnd import RandomNetworkDistillation, resolve_rnd_config
     from surefoot.compat.rsl_rl.modules.student_teacher import StudentTeacher
     from surefoot.compat.rsl_rl.modules.student_teacher_recurrent import StudentTeacherRecurrent
+    from surefoot.compat.rsl_rl.modules.symmetry import resolve_symmetry_config
 
 LATER = {
     "ActorCritic": "actor_critic",
@@ -34,6 +35,8 @@ LATER = {
     "RandomNetworkDistillation": "rnd",
     "StudentTeacher": "student_teacher",
     "StudentTeacherRecurrent": "student_teacher_recurrent",
+    "resolve_rnd_config": "rnd",
+    "resolve_symmetry_config": "symmetry",
 }
 """Where the older names are. They are imported when asked for: they are made of models, those of modules."""
 
@@ -61,4 +64,6 @@ __all__ = [
     "RandomNetworkDistillation",
     "StudentTeacher",
     "StudentTeacherRecurrent",
+    "resolve_rnd_config",
+    "resolve_symmetry_config",
 ]
