@@ -16,7 +16,7 @@ from surefoot.algorithm.distillation import DistillationConfig
 from surefoot.compat.rsl_rl.algorithms.base import Algorithm
 from surefoot.compat.rsl_rl.algorithms.engine import spec_of
 from surefoot.compat.rsl_rl.algorithms.policy import RawInputs, groups_of
-from surefoot.compat.rsl_rl.checkpoints import check_fits
+from surefoot.compat.rsl_rl.checkpoints import check_fits, part
 from surefoot.compat.rsl_rl.models.mlp_model import MLPModel
 from surefoot.compat.rsl_rl.models.rnn_model import RNNModel
 from surefoot.compat.rsl_rl.modules.distribution import GaussianDistribution
@@ -322,9 +322,9 @@ class Distillation(Algorithm):
             if load_cfg.get(name):
                 is_actor = name == "teacher" and of_ppo and "teacher_state_dict" not in loaded_dict
                 key = "actor_state_dict" if is_actor else f"{name}_state_dict"
-                states[name] = check_fits(_part(loaded_dict, key), getattr(self, name), name, strict)
+                states[name] = check_fits(part(loaded_dict, key), getattr(self, name), name, strict)
         if load_cfg.get("optimizer"):
-            self._check_optimizer(_part(loaded_dict, "optimizer_state_dict"))
+            self._check_optimizer(part(loaded_dict, "optimizer_state_dict"))
         for name, state in states.items():
             getattr(self, name).load_state_dict(state, strict=strict)
         if load_cfg.get("optimizer"):
@@ -372,9 +372,3 @@ class Distillation(Algorithm):
         )
         algorithm.compile(cfg.get("torch_compile_mode"))
         return algorithm
-
-
-def _part(checkpoint: Mapping[str, Any], key: str) -> Any:
-    if key not in checkpoint:
-        raise CheckpointError(f"the checkpoint lacks '{key}'; it has {sorted(checkpoint)}.")
-    return checkpoint[key]
