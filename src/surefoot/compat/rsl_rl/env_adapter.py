@@ -104,6 +104,8 @@ class EnvAdapter:
         for name in FINAL_OBSERVATIONS:
             if isinstance(extras.get(name), Tensor):
                 extras[name] = {"policy": extras[name]}
+            elif isinstance(extras.get(name), Mapping):
+                extras[name] = dict(extras[name].items())
         return observations, rewards, dones, extras
 
     def randomize_episode_lengths(self) -> None:

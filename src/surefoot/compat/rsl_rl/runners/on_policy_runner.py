@@ -175,6 +175,9 @@ class OnPolicyRunner:
             observations, rewards, dones, extras = self._adapter.step(actions.to(self._adapter.device))
             observations = observations.to(self.device)
             rewards, dones = rewards.to(self.device), dones.to(self.device)
+            for name in ("time_outs", *FINAL_OBSERVATIONS):
+                if extras.get(name) is not None:
+                    extras[name] = _moved(extras[name], self.device)
             if self.cfg.get("check_for_nan", True):
                 observations = self._check(observations, rewards, dones, extras)
             self.alg.process_env_step(observations, rewards, dones, extras)
@@ -195,10 +198,8 @@ class OnPolicyRunner:
         groups: dict[str, Any] = dict(observations.items())
         looked_at = {**groups, "dones": dones} if dones.is_floating_point() else groups
         ended, clock = dones > 0, extras.get("time_outs")
-        truncated = ended if clock is None else ended & (clock.to(ended.device) > 0)
+        truncated = ended if clock is None else ended & (clock > 0)
         finals = next((extras[name] for name in FINAL_OBSERVATIONS if extras.get(name) is not None), None)
-        if finals is not None:
-            finals = {name: x.to(self.device) for name, x in finals.items()}
         step = Step(looked_at, rewards, ended & ~truncated, truncated, finals)
         checked = self._guard.check(step)
         if checked is step:
@@ -392,3 +393,8 @@ class OnPolicyRunner:
     @property
     def empirical_normalization(self) -> bool:
         return not isinstance(self.obs_normalizer, nn.Identity)
+
+
+def _moved(x: Any, device: torch.device | str) -> Any:
+    """A tensor, or a mapping of tensors, on `device`."""
+    return {name: part.to(device) for name, part in x.items()} if isinstance(x, dict) else x.to(device)
