@@ -153,6 +153,7 @@ def test_c27_the_state_of_a_recurrent_policy_is_inside(kind, n):
         close(out, want)
         kept = model.get_hidden_state()
         close(states, [h.detach() for h in (kept if kind == "lstm" else [kept])])
+    assert not exported.hidden_state.requires_grad  # no graph grows from step to step
     exported.reset()
     model.reset()
     close(exported(vectors(obs)), model(obs))

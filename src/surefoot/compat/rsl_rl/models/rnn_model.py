@@ -94,7 +94,7 @@ class _TorchGRUModel(_Recurrent):
             shape = [self.hidden_state.shape[0], x.shape[1], self.hidden_state.shape[2]]
             self.hidden_state = torch.zeros(shape, dtype=x.dtype, device=x.device)
         x, h = self.rnn(x, self.hidden_state)
-        self.hidden_state = h
+        self.hidden_state = h.detach()
         return self.deterministic_output(self.mlp(x.squeeze(0)))
 
     @torch.jit.export
@@ -119,8 +119,8 @@ class _TorchLSTMModel(_Recurrent):
             self.hidden_state = torch.zeros(shape, dtype=x.dtype, device=x.device)
             self.cell_state = torch.zeros(shape, dtype=x.dtype, device=x.device)
         x, (h, c) = self.rnn(x, (self.hidden_state, self.cell_state))
-        self.hidden_state = h
-        self.cell_state = c
+        self.hidden_state = h.detach()
+        self.cell_state = c.detach()
         return self.deterministic_output(self.mlp(x.squeeze(0)))
 
     @torch.jit.export
