@@ -12,45 +12,22 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from surefoot.config.advice import SurefootWarning
 from surefoot.config.rsl_rl import known
-from surefoot.errors import ConfigError, MissingKeyError, UnknownKeyError, did_you_mean
+from surefoot.config.rsl_rl.policies import (
+    NOISE,
+    Section,
+    distribution,
+    flatten_runner,
+    policy_class,
+    split_policy,
+)
+from surefoot.config.rsl_rl.unset import copied, drop_none
+from surefoot.errors import ConfigError, MissingKeyError, did_you_mean
 
-Section = dict[str, Any]
-
-_OMEGACONF_MISSING = "???"
-_MEANINGFUL_NONE = ("desired_kl",)
-_NOISE = {
-    "stochastic": "distribution_cfg",
-    "init_noise_std": "distribution_cfg.init_std",
-    "noise_std_type": "distribution_cfg.std_type",
-    "state_dependent_std": "distribution_cfg.class_name",
-}
-"""Keys of 4.x and before, and what replaced them."""
-
-
-@dataclass(frozen=True)
-class _Policy:
-    """What a policy class from before 4.0 was made of."""
-
-    models: tuple[str, str]
-    init_std: float
-    """Default of `init_noise_std`."""
-    is_recurrent: bool = False
-    has_images: bool = False
-
-
-_POLICIES = {
-    "ActorCritic": _Policy(("actor", "critic"), 1.0),
-    "ActorCriticRecurrent": _Policy(("actor", "critic"), 1.0, is_recurrent=True),
-    "ActorCriticCNN": _Policy(("actor", "critic"), 1.0, has_images=True),
-    "StudentTeacher": _Policy(("student", "teacher"), 0.1),
-    "StudentTeacherRecurrent": _Policy(("student", "teacher"), 0.1, is_recurrent=True),
-}
 _OLD_DEFAULTS = {
     "num_learning_epochs": 1,
     "num_mini_batches": 1,
@@ -84,16 +61,16 @@ def modernize(
     if not isinstance(train_cfg, Mapping):
         raise ConfigError(f"expected a configuration mapping, got {type(train_cfg).__name__}.")
     notes: list[str] = []
-    cfg = _copied(train_cfg)
-    _flatten_runner(cfg, notes)
+    cfg = copied(train_cfg)
+    flatten_runner(cfg, notes)
     known.check_top_level(cfg)
     is_before_3 = "policy" in cfg and "obs_groups" not in cfg
     normalizes = cfg.pop("empirical_normalization", None)
     if normalizes is not None:
         names = [name for name in ("actor", "critic", "student", "teacher") if name in cfg]
-        names = names or _policy_class(cfg.get("policy", {})).models
+        names = names or policy_class(cfg.get("policy", {})).models
         notes.append(f"empirical_normalization -> {' and '.join(f'{n}.obs_normalization' for n in names)}")
-    _split_policy(cfg, normalizes, notes)
+    split_policy(cfg, normalizes, notes)
     _name_algorithm(cfg, notes)
     for name in ("actor", "critic", "student", "teacher"):
         if name in cfg:
@@ -107,153 +84,6 @@ def modernize(
     return cfg, notes
 
 
-# ------------------------------------------------------------------ what is set at all
-
-
-def is_unset(value: Any) -> bool:
-    """Whether a value of a section stands for nothing: `{}`, or one of the sentinels for a missing value."""
-    if isinstance(value, Mapping):
-        return not value
-    # by name: Isaac Lab copies configurations deeply, and a copy of a sentinel is not the sentinel
-    return (isinstance(value, str) and value == _OMEGACONF_MISSING) or "MISSING" in type(
-        value
-    ).__name__.upper()
-
-
-def _copied(train_cfg: Mapping[str, Any]) -> Section:
-    cfg: Section = {}
-    for key, value in train_cfg.items():
-        if key in (*known.SECTIONS, "policy", "runner", "obs_groups"):
-            if value is not None and not is_unset(value):
-                if not isinstance(value, Mapping):
-                    raise ConfigError(f"'{key}' is a {type(value).__name__}; expected a mapping.")
-                cfg[key] = _section(value)
-        elif not is_unset(value) or (isinstance(value, Mapping) and key not in known.SETTINGS):
-            cfg[key] = _copy(value)
-    if "policy" in cfg:
-        # no key of it had a meaning of its own for None
-        cfg["policy"] = {key: value for key, value in cfg["policy"].items() if value is not None}
-    return {key: value for key, value in cfg.items() if key not in known.SECTIONS or value}
-
-
-def _section(value: Any) -> Any:
-    """A copy of containers, without what is not set, and with lists for tuples."""
-    if isinstance(value, Mapping):
-        parts = {key: _section(part) for key, part in value.items() if not is_unset(part)}
-        return {key: part for key, part in parts.items() if not is_unset(part)}
-    if isinstance(value, (list, tuple)):
-        return [_section(part) for part in value]
-    return value
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _copy(part) for key, part in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_copy(part) for part in value)
-    return value
-
-
-def _drop_none(section: MutableMapping[str, Any], keys: tuple[str, ...]) -> None:
-    for key in [k for k, value in section.items() if value is None and k in keys]:
-        if key not in _MEANINGFUL_NONE:
-            del section[key]
-
-
-# ------------------------------------------------------------------ before 4.0
-
-
-def _flatten_runner(cfg: Section, notes: list[str]) -> None:
-    runner = cfg.pop("runner", None)
-    if runner is None:
-        return
-    for key, section in (("policy_class_name", "policy"), ("algorithm_class_name", "algorithm")):
-        if runner.get(key) is not None:
-            cfg.setdefault(section, {}).setdefault("class_name", runner[key])
-            notes.append(f"runner.{key} -> {section}.class_name")
-        runner.pop(key, None)
-    for key, value in runner.items():
-        if key in cfg and cfg[key] != value:
-            notes.append(f"runner.{key} = {value!r} is not used: at the top level it is {cfg[key]!r}")
-    cfg.update({key: value for key, value in runner.items() if key not in cfg})
-    notes.append(f"runner: its keys ({', '.join(runner)}) -> top level")
-
-
-def _policy_class(policy: Mapping[str, Any]) -> _Policy:
-    given = policy.get("class_name", "ActorCritic")
-    name = known.short_name(given)
-    if name not in _POLICIES:
-        raise ConfigError(
-            f"policy.class_name = {given!r}: expected {', '.join(_POLICIES)}."
-            f"{did_you_mean(str(given), _POLICIES)} Since RSL-RL 4.0 actor and critic are two models: name a "
-            "class of your own in actor.class_name and critic.class_name."
-        )
-    return _POLICIES[name]
-
-
-def _split_policy(cfg: Section, normalizes: bool | None, notes: list[str]) -> None:
-    """`policy` as two models."""
-    policy = cfg.pop("policy", None)
-    if policy is None:
-        return
-    present = [name for name in known.SECTIONS[1:] if name in cfg]
-    if present:
-        notes.append(f"policy is not used: {' and '.join(present)} say the same in the newer form")
-        return
-    kind = _policy_class(policy)
-    class_name = policy.pop("class_name", None)
-    if "rnn_hidden_size" in policy:
-        policy.setdefault("rnn_hidden_dim", policy.pop("rnn_hidden_size"))
-    _check_policy_keys(policy)
-    moved: dict[str, list[str]] = {}
-    first, second = kind.models
-    recurrent = {first: kind.is_recurrent, second: kind.is_recurrent and second == "critic"}
-    recurrent[second] |= kind.is_recurrent and bool(policy.get("teacher_recurrent"))
-    for name in kind.models:
-        model: Section = {"class_name": "RNNModel" if recurrent[name] else "MLPModel"}
-        takes = {f"{name}_hidden_dims": "hidden_dims", "activation": "activation"}
-        takes[f"{name}_obs_normalization"] = "obs_normalization"
-        if recurrent[name]:
-            takes |= {key: key for key in known.RNN}
-        if kind.has_images and f"{name}_cnn_cfg" in policy:
-            model["class_name"] = "CNNModel"
-            takes[f"{name}_cnn_cfg"] = "cnn_cfg"
-        for old, new in takes.items():
-            if old in policy:
-                model[new] = _section(policy[old])
-                moved.setdefault(old, []).append(f"{name}.{new}")
-        model.setdefault("obs_normalization", bool(normalizes))
-        cfg[name] = model
-    cfg[first]["distribution_cfg"] = _distribution(policy, kind.init_std)
-    targets = " and ".join(f"{name} ({cfg[name]['class_name']})" for name in kind.models)
-    notes.append(f"policy, a {class_name or 'ActorCritic'} -> {targets}")
-    moved |= {old: [f"{first}.{new}"] for old, new in _NOISE.items() if old in policy}
-    for old in policy:
-        if old in moved:
-            notes.append(f"policy.{old} -> {' and '.join(moved[old])}")
-        elif old != "teacher_recurrent":
-            notes.append(f"policy.{old} has no effect with {class_name or 'ActorCritic'}")
-
-
-def _check_policy_keys(policy: Mapping[str, Any]) -> None:
-    names = ("actor", "critic", "student", "teacher")
-    parts = [f"{name}_{part}" for name in names for part in ("hidden_dims", "obs_normalization", "cnn_cfg")]
-    takes = [*parts, "activation", *list(_NOISE)[1:], *known.RNN, "teacher_recurrent"]
-    for key in policy:
-        if key not in takes:
-            raise UnknownKeyError(f"unknown key 'policy.{key}'.{known.nearest(key, takes, 'policy')}")
-
-
-def _distribution(section: Mapping[str, Any], init_std: float) -> Section:
-    """`distribution_cfg` for the keys that it replaced."""
-    by_state = bool(section.get("state_dependent_std"))
-    return {
-        "class_name": "HeteroscedasticGaussianDistribution" if by_state else "GaussianDistribution",
-        "init_std": section.get("init_noise_std", init_std),
-        "std_type": section.get("noise_std_type", "scalar"),
-    }
-
-
 # ------------------------------------------------------------------ models
 
 
@@ -262,7 +92,7 @@ def _modernize_model(model: Section, name: str, normalizes: bool | None, notes: 
     if "rnn_hidden_size" in model:
         model.setdefault("rnn_hidden_dim", model.pop("rnn_hidden_size"))
         notes.append(f"{name}.rnn_hidden_size -> {name}.rnn_hidden_dim")
-    _drop_none(model, (*known.MLP, *known.RNN, *known.CNN, *_NOISE))
+    drop_none(model, (*known.MLP, *known.RNN, *known.CNN, *NOISE))
     if "class_name" not in model:
         inferred = "RNNModel" if "rnn_type" in model else "CNNModel" if "cnn_cfg" in model else "MLPModel"
         model["class_name"] = inferred
@@ -277,7 +107,7 @@ def _modernize_model(model: Section, name: str, normalizes: bool | None, notes: 
         notes.extend(f"{name}.{key} has no effect with {kind}" for key in idle)
     _modernize_noise(model, name, notes)
     if name == "actor" and kind in known.MODELS and "distribution_cfg" not in model:
-        model["distribution_cfg"] = _distribution({}, 1.0)
+        model["distribution_cfg"] = distribution({}, 1.0)
         notes.append(
             "actor.distribution_cfg is not given, and PPO needs it: GaussianDistribution, init_std 1.0"
         )
@@ -285,29 +115,34 @@ def _modernize_model(model: Section, name: str, normalizes: bool | None, notes: 
         model.setdefault("obs_normalization", bool(normalizes))
     if kind in known.MODELS:
         known.check_keys(model, name, known.MODELS[kind], kind)
-    distribution = model.get("distribution_cfg")
-    if isinstance(distribution, dict):
-        if "class_name" not in distribution:
-            raise ConfigError(
-                f"{name}.distribution_cfg has no class_name; expected {', '.join(known.DISTRIBUTIONS)} or a "
-                "class of your own."
-            )
-        kind = known.short_name(distribution["class_name"])
-        if kind in known.DISTRIBUTIONS:
-            _drop_none(distribution, known.DISTRIBUTIONS[kind])
-            known.check_keys(distribution, f"{name}.distribution_cfg", known.DISTRIBUTIONS[kind], kind)
+    _check_distribution(model, name)
+
+
+def _check_distribution(model: Section, name: str) -> None:
+    cfg = model.get("distribution_cfg")
+    if not isinstance(cfg, dict):
+        return
+    if "class_name" not in cfg:
+        raise ConfigError(
+            f"{name}.distribution_cfg has no class_name; expected {', '.join(known.DISTRIBUTIONS)} or a "
+            "class of your own."
+        )
+    kind = known.short_name(cfg["class_name"])
+    if kind in known.DISTRIBUTIONS:
+        drop_none(cfg, known.DISTRIBUTIONS[kind])
+        known.check_keys(cfg, f"{name}.distribution_cfg", known.DISTRIBUTIONS[kind], kind)
 
 
 def _modernize_noise(model: Section, name: str, notes: list[str]) -> None:
     """4.x: `stochastic` and the keys beside it."""
-    noise = {key: model.pop(key) for key in _NOISE if key in model}
+    noise = {key: model.pop(key) for key in NOISE if key in model}
     if not noise:
         return
     if "distribution_cfg" in model:
         notes.extend(f"{name}.{key} is not used: there is {name}.distribution_cfg" for key in noise)
     elif noise.get("stochastic", True):
-        model["distribution_cfg"] = _distribution(noise, 1.0)
-        notes.extend(f"{name}.{key} -> {name}.{_NOISE[key]}" for key in noise)
+        model["distribution_cfg"] = distribution(noise, 1.0)
+        notes.extend(f"{name}.{key} -> {name}.{NOISE[key]}" for key in noise)
     else:
         notes.extend(
             f"{name}.{key} -> no {name}.distribution_cfg, since it is not stochastic" for key in noise
@@ -330,7 +165,7 @@ def _modernize_algorithm(cfg: Section, is_before_3: bool, notes: list[str]) -> N
     algorithm = cfg.get("algorithm")
     if algorithm is None:
         return
-    _drop_none(algorithm, (*known.PPO, *known.DISTILLATION, "amp_cfg"))
+    drop_none(algorithm, (*known.PPO, *known.DISTILLATION, "amp_cfg"))
     symmetry = algorithm.get("symmetry_cfg")
     if isinstance(symmetry, dict) and symmetry.get("data_augmentation_func") is None:
         del algorithm["symmetry_cfg"]
