@@ -53,7 +53,7 @@ DEEP = {
         *("split_and_pad_trajectories", "unpad_trajectories", "store_code_state", "string_to_callable"),
         *("LogWriter", "WandbLogWriter", "NeptuneLogWriter"),
     ],
-    "rsl_rl.utils.utils": ["resolve_callable", "split_and_pad_trajectories"],
+    "rsl_rl.utils.utils": ["resolve_callable", "split_and_pad_trajectories", "store_code_state"],
     "rsl_rl.utils.logger": ["Logger"],
     "rsl_rl.utils.wandb_utils": ["WandbSummaryWriter"],
     "rsl_rl.utils.neptune_utils": ["NeptuneSummaryWriter"],

@@ -503,6 +503,26 @@ def test_load_cfg_takes_parts(tmp_path):
     assert other.current_learning_iteration == 0
 
 
+@pytest.mark.parametrize("form", [{"load_optimizer": False}, {"load_cfg": False}, {"load_cfg": True}])
+def test_versions_1_to_3_say_whether_the_optimizer_is_loaded(tmp_path, form):
+    made = runner(tmp_path)
+    made.learn(1)
+    made.alg.learning_rate = 0.25
+    made.save(tmp_path / "x.pt")
+    other = runner()
+    other.load(tmp_path / "x.pt", **form)
+    assert same(weights(made), weights(other))
+    assert (other.alg.learning_rate == 0.25) == (form == {"load_cfg": True})
+    assert other.current_learning_iteration == 0
+    other.learn(1)
+    assert other.current_learning_iteration == 1
+
+
+def test_a_save_interval_of_0_keeps_the_last_iteration_only(tmp_path):
+    minimal(tmp_path, save_interval=0).learn(3)
+    assert files(tmp_path) == ["model_2.pt"]
+
+
 def test_checkpoints_that_do_not_fit_or_are_damaged_are_named(tmp_path):
     runner(tmp_path).learn(1)
     path = tmp_path / "model_0.pt"

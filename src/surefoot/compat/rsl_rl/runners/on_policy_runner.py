@@ -104,8 +104,7 @@ class OnPolicyRunner:
         try:
             for it in range(start, start + num_learning_iterations):
                 observations = self._iterate(observations, it, start, start + num_learning_iterations)
-            is_saved = num_learning_iterations == 0 or self._last_iteration % self.cfg["save_interval"] == 0
-            if self._writes_files and not is_saved:
+            if num_learning_iterations and self._writes_files and not self._is_saved():
                 self.save(self._numbered_path())
         except BaseException:
             self.logger.close_files()
@@ -157,7 +156,7 @@ class OnPolicyRunner:
             action_std=self._action_std(),
             rnd_weight=self.alg.rnd.weight if self._has_rnd else None,
         )
-        if self._writes_files and it % self.cfg["save_interval"] == 0:
+        if self._writes_files and self._is_saved():
             try:
                 self.save(self._numbered_path())
             except CheckpointError as error:  # a full disk should not end a run of hours
@@ -258,9 +257,10 @@ class OnPolicyRunner:
     def load(
         self,
         path: str | Path,
-        load_cfg: dict[str, bool] | None = None,
+        load_cfg: dict[str, bool] | bool | None = None,
         strict: bool = True,
         map_location: str | None = None,
+        load_optimizer: bool = True,
     ) -> Any:
         """Take a checkpoint of any generation; nothing in it is executed.
 
@@ -270,6 +270,7 @@ class OnPolicyRunner:
                 `teacher`. Default: all.
             strict: Whether every parameter must be there.
             map_location: Where its tensors go before they are copied.
+            load_optimizer: The second argument of versions 1 to 3: whether the optimiser's state is a part.
 
         Returns:
             The `infos` that were saved.
@@ -277,6 +278,10 @@ class OnPolicyRunner:
         Raises:
             CheckpointError: it cannot be read, or does not fit, and then where.
         """
+        if load_cfg is False or not load_optimizer:
+            load_cfg = dict.fromkeys(("actor", "critic", "student", "teacher", "rnd", "iteration"), True)
+        elif load_cfg is True:
+            load_cfg = None
         loaded = load_checkpoint(path, map_location)
         if self.alg.load(loaded, load_cfg, strict):
             self.current_learning_iteration = loaded.get("iter", 0)
@@ -286,6 +291,11 @@ class OnPolicyRunner:
             elif loaded.get("optimizer_state_dict", {}).get("state"):  # RSL-RL saves after the iteration
                 self._num_done = self._last_iteration + 1
         return from_plain(loaded.get("infos"))
+
+    def _is_saved(self) -> bool:
+        """Whether the last iteration is one of those that `save_interval` names; 0: only the very last is."""
+        interval = self.cfg["save_interval"]
+        return interval > 0 and self._last_iteration % interval == 0
 
     def _numbered_path(self) -> str:
         return os.path.join(self.logger.log_dir or "", f"model_{self._last_iteration}.pt")

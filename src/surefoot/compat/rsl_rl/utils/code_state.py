@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from surefoot.compat.rsl_rl.utils.utils import resolve_callable
 
 TIMEOUT_S = 60.0
 
@@ -47,8 +44,3 @@ def _git(directory: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return result.stdout.decode("utf-8", errors="replace").strip()
-
-
-def string_to_callable(name: str) -> Callable[..., Any]:
-    """`package.module:function`, as versions 2.x name it; newer ones have `resolve_callable`."""
-    return resolve_callable(name)

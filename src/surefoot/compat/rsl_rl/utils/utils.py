@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from surefoot import distributed
 from surefoot.algorithm.optimizer import OPTIMIZERS
 from surefoot.algorithm.sequences import cut_sequences
+from surefoot.compat.rsl_rl.utils.code_state import store_code_state as store_code_state  # its place in 2.x
 from surefoot.compat.rsl_rl.utils.console import tell
 from surefoot.errors import ConfigError, NonFiniteError, did_you_mean
 
@@ -133,6 +134,11 @@ def _by_bare_name(name: str) -> Any:
     raise ConfigError(
         f"Could not resolve '{name}'.{did_you_mean(name, known)} Give package.module:Name, or the class."
     )
+
+
+def string_to_callable(name: str) -> Callable[..., Any]:
+    """`package.module:function`, as versions 2.x name it; newer ones have `resolve_callable`."""
+    return resolve_callable(name)
 
 
 def resolve_class(cfg: Mapping[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
