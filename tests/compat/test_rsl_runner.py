@@ -232,6 +232,61 @@ def test_names_of_older_generations_are_still_there(tmp_path):
     )
 
 
+def test_a_subclass_may_keep_older_names_as_its_own():
+    class Own(OnPolicyRunner):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.log_dir, self.writer, self.tot_timesteps = "mine", None, 7
+
+    own = Own(Env(), MINIMAL)
+    assert (own.log_dir, own.tot_timesteps) == ("mine", 7)
+    own.learn(1)
+    with pytest.raises(AttributeError, match="'Own' object has no attribute 'nothing'"):
+        own.nothing  # noqa: B018
+
+
+def test_a_learning_loop_of_ones_own_runs(tmp_path):
+    """As subclasses copy it from RSL-RL."""
+
+    class Own(OnPolicyRunner):
+        def learn(self, num_learning_iterations: int, init_at_random_ep_len: bool = False) -> None:
+            obs = self.env.get_observations().to(self.device)
+            self.alg.train_mode()
+            self.logger.init_logging_writer()
+            start = self.current_learning_iteration
+            for it in range(start, start + num_learning_iterations):
+                for _ in range(self.cfg["num_steps_per_env"]):
+                    obs, rewards, dones, extras = self.env.step(self.alg.act(obs))
+                    self.alg.process_env_step(obs, rewards, dones, extras)
+                    bonus = self.alg.intrinsic_rewards if self.cfg["algorithm"].get("rnd_cfg") else None
+                    self.logger.process_env_step(rewards, dones, extras, bonus)
+                self.alg.compute_returns(obs)
+                losses = self.alg.update()
+                self.current_learning_iteration = it
+                self.logger.log(
+                    it=it,
+                    start_it=start,
+                    total_it=start + num_learning_iterations,
+                    collect_time=0.1,
+                    learn_time=0.1,
+                    loss_dict=losses,
+                    learning_rate=self.alg.learning_rate,
+                    action_std=self.alg.get_policy().output_std,
+                    rnd_weight=self.alg.rnd.weight,
+                )
+            self.save(os.path.join(self.logger.log_dir, "model.pt"))
+            self.logger.stop_logging_writer()
+
+    rnd = {"weight": 5.0, "predictor_hidden_dims": [8], "target_hidden_dims": [8], "num_outputs": 2}
+    groups = {"actor": ["policy"], "critic": ["critic"], "rnd_state": ["policy"]}
+    cfg = config(algorithm={**genesis_cfg()["algorithm"], "rnd_cfg": rnd}, obs_groups=groups)
+    Own(Env(), cfg, str(tmp_path)).learn(3)
+    assert [record["iteration"] for record in read_records(tmp_path / "metrics.jsonl")] == [0, 1, 2]
+    resumed = Own(Env(), cfg, str(tmp_path))
+    resumed.load(tmp_path / "model.pt")
+    assert resumed.current_learning_iteration == 2
+
+
 def test_c13_without_a_directory_the_screen_shows_progress_and_nothing_is_written(
     tmp_path, monkeypatch, capsys
 ):
@@ -333,7 +388,7 @@ def test_c09_where_looking_would_cost_a_wait_it_is_done_once_per_rollout():
     env = Env()
     env.spoil = spoiler("obs", float("nan"), at=1)
     made = minimal(env=env)
-    made._guard._on_cpu = False  # as on an accelerator
+    made._guard.guard._on_cpu = False  # as on an accelerator
     seen: list[Any] = []
     process = made.alg.process_env_step
     made.alg.process_env_step = lambda obs, *rest: (seen.append(obs["policy"].clone()), process(obs, *rest))
@@ -366,7 +421,7 @@ def host_reads(monkeypatch: pytest.MonkeyPatch, num_steps: int, num_epochs: int)
     """In the second iteration, but for the environment's own."""
     algorithm = {**genesis_cfg()["algorithm"], "num_learning_epochs": num_epochs}
     made = runner(None, None, num_steps_per_env=num_steps, algorithm=algorithm)
-    made._guard._on_cpu = False  # as on an accelerator
+    made._guard.guard._on_cpu = False  # as on an accelerator
     made.learn(1)
     reads = HostReads()
     for name in ("cpu", "numpy", "tolist"):

@@ -20,14 +20,24 @@ from surefoot.compat.rsl_rl.generations import modernize
 from surefoot.compat.rsl_rl.runners import progress
 from surefoot.compat.rsl_rl.runners.export import export_jit, export_onnx
 from surefoot.compat.rsl_rl.runners.inference import InferencePolicy
+from surefoot.compat.rsl_rl.runners.step_guard import StepGuard
 from surefoot.compat.rsl_rl.utils import resolve_callable
 from surefoot.compat.rsl_rl.utils.console import tell
 from surefoot.compat.rsl_rl.utils.logger import Logger
 from surefoot.errors import CheckpointError, ConfigError
 from surefoot.training.checkpoint import from_plain, to_plain, write_whole
-from surefoot.training.nonfinite import NonFiniteGuard
 from surefoot.training.recording import Stopwatch
-from surefoot.types import Step
+
+OF_LOGGER = (
+    "log_dir",
+    "writer",
+    "logger_type",
+    "disable_logs",
+    "tot_timesteps",
+    "tot_time",
+    "git_status_repos",
+)
+OF_CFG = {"num_steps_per_env": "num_steps_per_env", "save_interval": "save_interval", "alg_cfg": "algorithm"}
 
 
 class OnPolicyRunner:
@@ -80,8 +90,7 @@ class OnPolicyRunner:
             device=self.device,
         )
         place = torch.device(self.device)
-        advice = "repair the environment's step() or reset()."
-        self._guard = NonFiniteGuard("raise", env.num_envs, place, advice)
+        self._guard = StepGuard(env.num_envs, place)
         self._stopwatch = Stopwatch(place)
         self._last_iteration = self._num_done = 0
         self._saved_progress: Mapping[str, Any] | None = None
@@ -178,38 +187,20 @@ class OnPolicyRunner:
                 if extras.get(name) is not None:
                     extras[name] = _moved(extras[name], self.device)
             if self.cfg.get("check_for_nan", True):
-                observations = self._check(observations, rewards, dones, extras)
+                observations = self._guard.check(observations, rewards, dones, extras)
             self.alg.process_env_step(observations, rewards, dones, extras)
             intrinsic = self.alg.intrinsic_rewards if self._has_rnd else None
-            is_of_step = intrinsic is not None and intrinsic.dim() == 1
-            self.logger.process_env_step(rewards, dones, extras, intrinsic if is_of_step else None)
+            self.logger.process_env_step(rewards, dones, extras, intrinsic)
             ends.append(dones.clone() if self._has_rnd else dones)
         self._guard.finish_rollout()
         return observations, ends
 
-    def _check(
-        self, observations: TensorDict, rewards: Tensor, dones: Tensor, extras: Mapping[str, Any]
-    ) -> TensorDict:
-        """Raise at a NaN or an infinity: at once on the CPU; on an accelerator when the rollout is over, so
-        that nothing waits for it, and the policy sees zeros there until then.
-        """
-        # NaN among dones counts as a faulty group of that name
-        groups: dict[str, Any] = dict(observations.items())
-        looked_at = {**groups, "dones": dones} if dones.is_floating_point() else groups
-        ended, clock = dones > 0, extras.get("time_outs")
-        truncated = ended if clock is None else ended & (clock > 0)
-        finals = next((extras[name] for name in FINAL_OBSERVATIONS if extras.get(name) is not None), None)
-        step = Step(looked_at, rewards, ended & ~truncated, truncated, finals)
-        checked = self._guard.check(step)
-        if checked is step:
-            return observations
-        clean = {name: checked.observations[name] for name in groups}
-        return TensorDict(clean, batch_size=observations.batch_size)
-
     def _action_std(self) -> Tensor | None:
         """None for a deterministic policy."""
         policy = self.alg.get_policy()
-        return None if getattr(policy, "distribution", policy) is None else policy.output_std
+        return (
+            None if getattr(policy, "distribution", policy) is None else getattr(policy, "output_std", None)
+        )
 
     @property
     def _has_rnd(self) -> bool:
@@ -355,54 +346,17 @@ class OnPolicyRunner:
 
     # ------------------------------------------------------------------ names of older generations
 
-    @property
-    def log_dir(self) -> str | None:
-        return self.logger.log_dir
-
-    @property
-    def writer(self) -> Any:
-        return self.logger.writer
-
-    @property
-    def logger_type(self) -> str:
-        return self.logger.logger_type
-
-    @property
-    def disable_logs(self) -> bool:
-        return self.logger.disable_logs
-
-    @property
-    def tot_timesteps(self) -> int:
-        return self.logger.tot_timesteps
-
-    @property
-    def tot_time(self) -> float:
-        return self.logger.tot_time
-
-    @property
-    def git_status_repos(self) -> list[str]:
-        return self.logger.git_status_repos
-
-    @property
-    def num_steps_per_env(self) -> int:
-        return self.cfg["num_steps_per_env"]
-
-    @property
-    def save_interval(self) -> int:
-        return self.cfg["save_interval"]
-
-    @property
-    def alg_cfg(self) -> dict[str, Any]:
-        return self.cfg["algorithm"]
-
-    @property
-    def obs_normalizer(self) -> nn.Module:
-        """Of the policy, which holds it since version 3.0; the identity where there is none."""
-        return getattr(self.alg.get_policy(), "obs_normalizer", None) or nn.Identity()
-
-    @property
-    def empirical_normalization(self) -> bool:
-        return not isinstance(self.obs_normalizer, nn.Identity)
+    def __getattr__(self, name: str) -> Any:
+        """What versions before 5 keep in the runner itself, unless a subclass has its own of that name."""
+        if name in OF_LOGGER:
+            return getattr(self.logger, name)
+        if name in OF_CFG:
+            return self.cfg[OF_CFG[name]]
+        if name == "obs_normalizer":  # a part of the policy since 3.0
+            return getattr(self.alg.get_policy(), name, None) or nn.Identity()
+        if name == "empirical_normalization":
+            return not isinstance(self.obs_normalizer, nn.Identity)
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
 
 def _moved(x: Any, device: torch.device | str) -> Any:

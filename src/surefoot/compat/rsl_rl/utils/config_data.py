@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+PARTS = ("runner_cfg", "alg_cfg", "policy_cfg")
+
 
 def as_dict(config: Any) -> dict[str, Any]:
     """A client's configuration (a mapping, a dataclass, something with `to_dict()`) as plain data; what
@@ -18,6 +20,11 @@ def as_dict(config: Any) -> dict[str, Any]:
     if dataclasses.is_dataclass(config):
         return {f.name: _plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
     return {key: _plain(value) for key, value in getattr(config, "__dict__", {}).items()}
+
+
+def by_part(*parts: Any) -> dict[str, Any]:
+    """The configurations of runner, algorithm and policy, as versions before 5.4 hand them to a writer."""
+    return {name: as_dict(part) for name, part in zip(PARTS, parts, strict=False)}
 
 
 def _plain(value: Any) -> Any:

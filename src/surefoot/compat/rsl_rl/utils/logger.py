@@ -104,12 +104,13 @@ class Logger:
             rewards: [N] of the environment.
             dones: [N] of any dtype.
             extras: Of the environment; what stands under `episode` and under `log` is averaged.
-            intrinsic_rewards: [N] of an extension, counted apart from those of the environment.
+            intrinsic_rewards: [N] of an extension, counted apart from those of the environment. Those of a
+                whole rollout [T, N] are not of this step; `process_intrinsic_rewards` counts them.
         """
         step = Step({}, rewards, dones > 0, self._nothing, log=_log_of(extras))
         self.episodes.record(step)
         self._env_log.add(step)
-        if self.intrinsic is not None and intrinsic_rewards is not None:
+        if self.intrinsic is not None and intrinsic_rewards is not None and intrinsic_rewards.dim() == 1:
             self.intrinsic.record(Step({}, intrinsic_rewards, step.terminated, self._nothing))
 
     def process_intrinsic_rewards(self, rewards: Tensor, dones: Sequence[Tensor]) -> None:

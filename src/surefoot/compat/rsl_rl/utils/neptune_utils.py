@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from surefoot.compat.rsl_rl.utils.config_data import as_dict
+from surefoot.compat.rsl_rl.utils.config_data import by_part
 from surefoot.compat.rsl_rl.utils.neptune_log_writer import NeptuneLogWriter
 from surefoot.errors import ConfigError
 
@@ -20,6 +20,4 @@ class NeptuneSummaryWriter(NeptuneLogWriter):
 
     def log_config(self, env_cfg: Any, runner_cfg: Any, *parts: Any) -> None:
         """The environment's configuration and the runner's, with those of algorithm and policy after it."""
-        names = ("runner_cfg", "alg_cfg", "policy_cfg")
-        train = {name: as_dict(part) for name, part in zip(names, (runner_cfg, *parts), strict=False)}
-        self.store_config(env_cfg, train)
+        self.store_config(env_cfg, by_part(runner_cfg, *parts))
