@@ -202,6 +202,14 @@ def test_statistics_go_on_counting(tmp_path):
     assert checkpoint["actor_state_dict"]["obs_normalizer._mean"].shape == (1, 3)
 
 
+def test_the_optimisers_state_is_as_torchs_own(tmp_path):
+    saved = exported(trained("critic_rate"), tmp_path / "own.pt")["optimizer_state_dict"]["param_groups"]
+    own = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))]).state_dict()["param_groups"]
+    assert [group.keys() for group in saved] == [group.keys() for group in own]
+    assert saved[0]["lr"] == pytest.approx(2e-3)
+    assert saved[0]["params"] == list(range(11))
+
+
 def test_a_surefoot_checkpoint_is_loaded_with_rsl_rls_keys(tmp_path):
     runner = trained()
     checkpoint = exported(runner, tmp_path / "model_1.pt")
