@@ -108,7 +108,7 @@ def test_the_number_of_environments_must_be_a_positive_integer(num_envs):
 
 
 def test_an_unknown_backend_is_refused():
-    with pytest.raises(ConfigError, match=r"env\.backend is 'fast'; expected auto, sync or async"):
+    with pytest.raises(ConfigError, match=r"env\.backend is 'fast'; expected auto, sync, async or envpool"):
         make("CartPole-v1", 2, backend="fast")
 
 

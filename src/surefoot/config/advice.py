@@ -71,6 +71,7 @@ def _without_effect(config: TrainConfig) -> Iterator[tuple[str, str]]:
     predicts = config.actor.estimator or config.actor.class_name or config.critic.class_name
     distribution = config.actor.distribution
     name, gsde = distribution.class_name, distribution.std_type == "gsde"
+    backend = config.env.backend
     rules = [
         (alg, "algorithm.huber_delta", value_loss != "huber", f"with value_loss '{value_loss}'"),
         (alg, "algorithm.use_clipped_value_loss", alg.value_loss is not None, "where value_loss is set"),
@@ -90,7 +91,7 @@ def _without_effect(config: TrainConfig) -> Iterator[tuple[str, str]]:
         (config.critic, "critic.hidden_dims", shared, "with network 'shared': actor.hidden_dims is used"),
         (config.actor, "actor.obs_clip", not config.actor.obs_normalization, "without obs_normalization"),
         (config.critic, "critic.obs_clip", not config.critic.obs_normalization, "without obs_normalization"),
-        (config.env, "env.restart_workers", config.env.backend == "sync", "with env.backend 'sync'"),
+        (config.env, "env.restart_workers", backend in ("sync", "envpool"), f"with env.backend '{backend}'"),
         (config, "eval_interval", config.eval_episodes == 0, "with eval_episodes 0"),
     ]
     for section, path, is_idle, why in rules:

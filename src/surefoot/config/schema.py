@@ -19,9 +19,11 @@ PositiveInt = Annotated[int, Ge(1)]
 class EnvConfig(Checked):
     """How environments are made and how their rewards reach the algorithm."""
 
-    backend: Literal["auto", "sync", "async"] = "auto"
-    """Gymnasium tasks: environments in this process (`sync`) or in worker processes (`async`). `auto`:
-    Gymnasium's own vectorised version where there is one, else `async` where the environment is slow."""
+    backend: Literal["auto", "sync", "async", "envpool"] = "auto"
+    """Gymnasium tasks: environments in this process (`sync`), in worker processes (`async`), or EnvPool's
+    environment of that id, in threads of its own (`envpool`; `pip install 'surefoot[envs]'`). `auto`:
+    Gymnasium's own vectorised version where there is one, else `async` where the environment is slow.
+    `surefoot check TASK` measures which is fastest."""
     restart_workers: bool = False
     """A worker process (backend `async`) that dies or raises is started again, with a new environment: the
     row that was lost is not trained on, the episode counts as cut off, and `Data/restarts` counts. Switch on

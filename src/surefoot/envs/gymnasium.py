@@ -19,6 +19,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from torch import Tensor
 
 from surefoot.distributed import global_index
+from surefoot.envs.envpool import EnvPoolVectorEnv
 from surefoot.envs.info import InfoLog, as_vector_info, final_observation, pick
 from surefoot.envs.restarts import Restarts
 from surefoot.envs.spaces import (
@@ -34,6 +35,8 @@ from surefoot.errors import EnvContractError
 from surefoot.networks.inputs import MASK_GROUP
 from surefoot.types import MirrorMap, Observations, Step
 
+_SEEDS_EACH = (SyncVectorEnv, AsyncVectorEnv, EnvPoolVectorEnv)
+"""Vector environments with a seed for each environment, which reset single rows too."""
 _NUMPY = {torch.float32: np.float32, torch.int64: np.int64, torch.uint8: np.uint8}
 
 
@@ -172,7 +175,7 @@ class GymnasiumVecEnv:
         return sent
 
     def _seeds(self, seed: int | None) -> Any:
-        if seed is None or not isinstance(self._envs.unwrapped, (SyncVectorEnv, AsyncVectorEnv)):
+        if seed is None or not isinstance(self._envs.unwrapped, _SEEDS_EACH):
             return seed
         # Gymnasium's seed+i would give run 2 all but one of the episodes of run 1.
         return [int(s) for s in np.random.SeedSequence(seed).generate_state(self.num_envs) >> 1]
@@ -182,7 +185,7 @@ class GymnasiumVecEnv:
         if not rows.any():
             return self._last
         base = self._envs.unwrapped
-        if self._mode is not AutoresetMode.DISABLED and not isinstance(base, (SyncVectorEnv, AsyncVectorEnv)):
+        if self._mode is not AutoresetMode.DISABLED and not isinstance(base, _SEEDS_EACH):
             raise EnvContractError(
                 f"{type(base).__name__} cannot reset single rows; use the backend 'sync' or 'async'."
             )

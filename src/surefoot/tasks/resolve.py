@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import torch
@@ -16,6 +16,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from surefoot.config import load_yaml
+from surefoot.envs import envpool
 from surefoot.envs.gymnasium import GymnasiumVecEnv
 from surefoot.envs.replicate import Backend, replicate
 from surefoot.envs.vec_env import VecEnv
@@ -40,7 +41,7 @@ def make(
     *,
     seed: int = 1,
     evaluation: bool = False,
-    backend: Backend = "auto",
+    backend: Backend | Literal["envpool"] = "auto",
     kwargs: Mapping[str, Any] | None = None,
     device: torch.device | str = "cpu",
     restart_workers: bool = False,
@@ -54,9 +55,10 @@ def make(
         num_envs: Environments stepped together.
         seed: Of the first `reset()`, and handed to a factory that takes `seed`.
         evaluation: Without noise, pushes or randomisation, where a task knows the difference.
-        backend: For Gymnasium environments: `sync`, `async`, or `auto`: Gymnasium's own vectorised version
-            where the id has one and `kwargs` is empty, else worker processes for slow environments.
-        kwargs: For the environment's constructor or the factory.
+        backend: For Gymnasium environments: `sync`, `async`, `envpool` (EnvPool's environment of that id), or
+            `auto`: Gymnasium's own vectorised version where the id has one and `kwargs` is empty, else worker
+            processes for slow environments; EnvPool's where Gymnasium has none of that id.
+        kwargs: For the environment's constructor, the factory or `envpool.make`.
         device: Where tensors go.
         restart_workers: Of the backend `async`: start worker processes again that crash.
 
@@ -65,9 +67,15 @@ def make(
     """
     if not isinstance(num_envs, int) or isinstance(num_envs, bool) or num_envs < 1:
         raise ConfigError(f"num_envs is {num_envs!r}; expected a whole number of at least 1.")
-    if backend not in ("auto", "sync", "async"):
-        raise ConfigError(f"env.backend is '{backend}'; expected auto, sync or async.")
+    if backend not in ("auto", "sync", "async", "envpool"):
+        raise ConfigError(f"env.backend is '{backend}'; expected auto, sync, async or envpool.")
     arguments = dict(kwargs or {})
+    if backend == "envpool" or (backend == "auto" and _is_of_envpool_alone(task)):
+        if task in BUNDLED or _is_factory(task):
+            raise ConfigError(
+                f"env.backend 'envpool' takes ids of EnvPool, and '{task}' is a factory; use auto."
+            )
+        return GymnasiumVecEnv(envpool.EnvPoolVectorEnv(task, num_envs, arguments), device, seed)
     options: Any = {"backend": backend, "device": device, "seed": seed, "restart_workers": restart_workers}
     if task in BUNDLED or _is_factory(task):
         factory = _import_factory(task)
@@ -108,7 +116,7 @@ def preset(task: str) -> dict[str, Any]:
         is_vector_env = inspect.isclass(factory) and issubclass(factory, VectorEnv)
         if "num_envs" in inspect.signature(factory).parameters and not is_vector_env:
             return {}
-    else:
+    elif not _is_of_envpool_alone(task):
         _gymnasium_spec(task)
     return load_yaml(_PRESETS / f"{_GENERAL}.yaml")
 
@@ -233,6 +241,11 @@ def _gymnasium_spec(task: str) -> EnvSpec:
             "package.module:factory."
         )
     return spec
+
+
+def _is_of_envpool_alone(task: str) -> bool:
+    is_other = task in BUNDLED or _is_factory(task) or ":" in task
+    return not is_other and task not in gymnasium.registry and envpool.has(task)
 
 
 def _other_version(task: str) -> str:
