@@ -527,6 +527,29 @@ def test_checkpoints_of_rsl_rl_go_on_after_their_iteration(tmp_path):
         made.save(tmp_path / "x.pt", format="onnx")
 
 
+@pytest.mark.parametrize("form", ["rsl_rl", "surefoot"])
+def test_the_real_rsl_rl_lib_goes_on_from_our_checkpoints_and_we_from_its(tmp_path, form):
+    real = pytest.importorskip("rsl_rl.runners")
+    made = runner()
+    made.learn(2)
+    made.save(tmp_path / "ours.pt", format=form)
+    env = Env()
+    env.cfg = {}  # it cannot do without
+    theirs = real.OnPolicyRunner(env, config(), None, "cpu")
+    theirs.load(str(tmp_path / "ours.pt"))
+    obs = made.env.get_observations()
+    torch.testing.assert_close(theirs.get_inference_policy()(obs), made.get_inference_policy()(obs))
+    assert theirs.alg.learning_rate == pytest.approx(made.alg.learning_rate)
+    theirs.learn(2)
+    theirs.save(str(tmp_path / "theirs.pt"))
+
+    back = runner()
+    back.load(tmp_path / "theirs.pt")
+    torch.testing.assert_close(back.get_inference_policy()(obs), theirs.get_inference_policy()(obs))
+    back.learn(1)
+    assert back.current_learning_iteration == theirs.current_learning_iteration + 1
+
+
 def test_infos_come_back_as_they_were(tmp_path):
     import numpy as np
 
