@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 CONFIG_OPTIONS = (
-    click.option("--config", "config_file", metavar="FILE", help="YAML laid over the task's preset."),
+    click.option(
+        "--config", "config_file", metavar="FILE", help="YAML laid over the task's preset; RSL-RL's too."
+    ),
     click.option(
         "--set",
         "assignments",
