@@ -102,6 +102,11 @@ def test_rewards_become_numbers_per_environment(rewards):
     assert torch.equal(found.float(), REWARDS)
 
 
+def test_a_group_of_groups_stays_as_it_is():
+    obs, *_ = step(({"policy": OBS, "camera": {"left": OBS}}, REWARDS, DONES, {}), {"policy": OBS})
+    assert torch.equal(obs["camera", "left"], OBS)
+
+
 def test_final_observations_of_older_environments_become_a_group():
     *_, extras = step((OBS, REWARDS, DONES, {"terminal_obs": OBS + 5}))
     assert torch.equal(extras["terminal_obs"]["policy"], OBS + 5)

@@ -304,6 +304,17 @@ def test_c14_an_environment_without_cfg_trains():
     assert minimal(env=env).logger.env_cfg is None
 
 
+def test_a_group_of_groups_that_no_model_reads_is_no_hindrance():
+    class Nested(Env):
+        def get_observations(self) -> TensorDict:
+            camera = {"left": self.points.state, "right": self.points.state}
+            return TensorDict({**super().get_observations(), "camera": camera}, [self.num_envs])
+
+    made = runner(env=Nested())
+    made.learn(1)
+    assert made.get_inference_policy()(made.env.get_observations()).shape == (NUM_ENVS, NUM_ACTIONS)
+
+
 def test_c02_a_buffer_that_the_environment_reuses_is_copied_before_it_changes():
     env = genesis_env()
     seen: list[torch.Tensor] = []

@@ -513,6 +513,20 @@ def test_weights_and_biases(tmp_path, wandb, settings):
     assert list(tmp_path.glob("events.out.tfevents.*"))
 
 
+def test_a_service_that_does_not_answer_does_not_stop_the_run(tmp_path, wandb, monkeypatch):
+    def refuse(**_: Any) -> None:
+        raise wandb.Error("no network")
+
+    monkeypatch.setattr(wandb, "init", refuse)
+    log = logger(tmp_path, logger="wandb", wandb_project="go2")
+    with pytest.warns(
+        UserWarning, match=r"logger 'wandb' is off: .*no network\. Training goes on with TensorBoard"
+    ):
+        log.init_logging_writer()
+    iteration(log)
+    assert list(tmp_path.glob("events.out.tfevents.*"))
+
+
 def test_services_that_are_not_installed_or_not_set_up_are_named(tmp_path, monkeypatch):
     for name in ("wandb", "neptune"):
         monkeypatch.setitem(sys.modules, name, None)

@@ -149,13 +149,16 @@ class EnvAdapter:
             groups = {**(extras.get("observations") or {}), "policy": observations}
             if privileged is not None:
                 groups["critic"] = privileged
-        tensors = {name: torch.as_tensor(x) for name, x in groups.items() if x is not None}
-        for name, x in tensors.items():
-            if x.shape[:1] != (self.num_envs,):
+        # a group of groups, which no model reads, stays as it is
+        found = {
+            name: x if _is_grouped(x) else torch.as_tensor(x) for name, x in groups.items() if x is not None
+        }
+        for name, x in found.items():
+            if isinstance(x, Tensor) and x.shape[:1] != (self.num_envs,):
                 raise EnvContractError(
                     f"the observation group '{name}' is {tuple(x.shape)}; expected ({self.num_envs}, ...)."
                 )
-        return TensorDict(tensors, batch_size=[self.num_envs])
+        return TensorDict(found, batch_size=[self.num_envs])
 
     def _per_env(self, value: Any, name: str, device: torch.device | None = None) -> Tensor:
         """[N] from [N], [N, 1] or, for all alike, a single value."""

@@ -38,7 +38,7 @@ class StepGuard:
         Raises:
             NonFiniteError: naming environment, group and step.
         """
-        groups: dict[str, Any] = dict(observations.items())
+        groups = {name: x for name, x in observations.items() if isinstance(x, Tensor)}
         looked_at = {**groups, "dones": dones} if dones.is_floating_point() else groups
         ended, clock = dones > 0, extras.get("time_outs")
         truncated = ended if clock is None else ended & (clock > 0)
@@ -47,7 +47,7 @@ class StepGuard:
         checked = self.guard.check(step)
         if checked is step:
             return observations
-        clean = {name: checked.observations[name] for name in groups}
+        clean = {**dict(observations.items()), **{name: checked.observations[name] for name in groups}}
         return TensorDict(clean, batch_size=observations.batch_size)
 
     def finish_rollout(self) -> None:

@@ -244,10 +244,17 @@ class Logger:
         kind = self.logger_type
         if kind == "none":
             return None
-        if kind == "tensorboard":
-            from torch.utils.tensorboard.writer import SummaryWriter
+        if kind != "tensorboard":
+            try:
+                return self._open_service(log_dir, kind)
+            except OSError as error:  # a service that does not answer should not stop a run
+                text = f"logger '{kind}' is off: {error}. Training goes on with TensorBoard."
+                warnings.warn(text, stacklevel=4)
+        from torch.utils.tensorboard.writer import SummaryWriter
 
-            return SummaryWriter(log_dir, flush_secs=10, purge_step=self.first_iteration or None)
+        return SummaryWriter(log_dir, flush_secs=10, purge_step=self.first_iteration or None)
+
+    def _open_service(self, log_dir: str, kind: str) -> Any:
         settings = self.cfg["logger"]
         if kind in SERVICES:
             project = self.cfg.get(f"{kind}_project")
