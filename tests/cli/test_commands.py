@@ -203,9 +203,11 @@ def test_tasks_lists_the_bundled_and_the_tuned(surefoot):
 
 
 def test_check_passes_a_good_task_and_fails_a_bad_one(surefoot, tmp_path):
-    good = surefoot("check CartPole-v1")
+    good = surefoot("check CartPole-v1 --throughput 0.2")
     assert good.exit_code == 0
     assert "keeps the contract" in good.output
+    assert "as configured" in good.output
+    assert "steps/s" not in surefoot("check Pendulum-v1 --throughput 0").output.split("keeps the contract")[1]
     shutil.copy(FAILING, tmp_path / "bad_task.py")
     bad = surefoot("check bad_task:make")
     assert bad.exit_code == 1

@@ -1,6 +1,6 @@
 """EnvPool as a backend: episode ends, seeds, single rows, and what is said where it cannot be used.
 
-`FakePool` does what EnvPool 1.2.5 was seen to do: no seeds in `reset`, only the rows that were asked for after
+`FakePool` does what EnvPool 1.2.5 was seen to do: no seeds in `reset`, only the rows asked for after
 a partial reset, and a step of its own for each reset. EnvPool itself is tried where it is installed.
 """
 

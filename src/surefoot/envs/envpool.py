@@ -25,8 +25,13 @@ def is_installed() -> bool:
 
 
 def has(task: str) -> bool:
-    """Whether EnvPool is installed and has an environment of that id."""
-    return is_installed() and task in _package().list_all_envs()
+    """Whether there is an EnvPool that works and has an environment of that id."""
+    if not is_installed():
+        return False
+    try:
+        return task in _package().list_all_envs()
+    except ConfigError:
+        return False
 
 
 class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):

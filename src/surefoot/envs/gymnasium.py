@@ -141,6 +141,12 @@ class GymnasiumVecEnv:
         return step
 
     @property
+    def backend(self) -> str:
+        """What steps the environments: `sync`, `async`, `envpool`, or `auto`: a VectorEnv of the task."""
+        kinds = (("sync", SyncVectorEnv), ("async", AsyncVectorEnv), ("envpool", EnvPoolVectorEnv))
+        return next((name for name, kind in kinds if isinstance(self._envs.unwrapped, kind)), "auto")
+
+    @property
     def num_restarts(self) -> int:
         """Worker processes that were started again so far."""
         return 0 if self._restarts is None else self._restarts.count

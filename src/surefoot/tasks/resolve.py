@@ -86,7 +86,7 @@ def make(
         _check_keywords(task, factory, arguments)
         return replicate(lambda: factory(**arguments), num_envs, **options)
     spec = _gymnasium_spec(task)
-    if backend == "auto" and not arguments and spec.vector_entry_point and not spec.additional_wrappers:
+    if backend == "auto" and _has_own_vector_env(spec, arguments):
         envs = _explained(
             task, lambda: gymnasium.make_vec(task, num_envs, vectorization_mode="vector_entry_point")
         )
@@ -98,6 +98,17 @@ def make(
         task,
         lambda: replicate(lambda: gymnasium.make(task, **arguments), num_envs, **options),
     )
+
+
+def backends(task: str, kwargs: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+    """The values of `env.backend` that a task can be made with, of those at hand here."""
+    if task in BUNDLED or _is_factory(task):
+        is_vectorised = "num_envs" in inspect.signature(_import_factory(task)).parameters
+        return ("auto",) if is_vectorised else ("sync", "async")
+    if _is_of_envpool_alone(task):
+        return ("envpool",)
+    own = ("auto",) if _has_own_vector_env(_gymnasium_spec(task), kwargs) else ()
+    return (*own, "sync", "async", *(("envpool",) if envpool.has(task) else ()))
 
 
 def preset(task: str) -> dict[str, Any]:
@@ -241,6 +252,10 @@ def _gymnasium_spec(task: str) -> EnvSpec:
             "package.module:factory."
         )
     return spec
+
+
+def _has_own_vector_env(spec: EnvSpec, arguments: Mapping[str, Any] | None) -> bool:
+    return bool(spec.vector_entry_point) and not arguments and not spec.additional_wrappers
 
 
 def _is_of_envpool_alone(task: str) -> bool:
