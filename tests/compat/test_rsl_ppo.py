@@ -155,7 +155,7 @@ def test_c23_groups_that_nothing_reads_are_not_stored() -> None:
     env = type("Env", (), {"num_envs": NUM_ENVS, "num_actions": NUM_ACTIONS})()
     cfg = {
         "num_steps_per_env": NUM_STEPS,
-        "obs_groups": {"actor": ["policy"]},
+        "obs_groups": {"actor": ["policy"], "critic": ["policy"]},
         "algorithm": {"class_name": "PPO"},
         "actor": {"class_name": "MLPModel", "hidden_dims": [8], "distribution_cfg": dict(GAUSSIAN)},
         "critic": {"class_name": "MLPModel", "hidden_dims": [8]},

@@ -22,6 +22,7 @@ from surefoot.compat.rsl_rl import utils
 from surefoot.compat.rsl_rl.utils.logger import Logger
 from surefoot.compat.rsl_rl.utils.neptune_utils import NeptuneSummaryWriter
 from surefoot.compat.rsl_rl.utils.wandb_utils import WandbSummaryWriter
+from surefoot.config import SurefootWarning
 from surefoot.errors import ConfigError, NonFiniteError
 
 # ------------------------------------------------------------------ names
@@ -136,10 +137,20 @@ OBS = {"policy": 0, "critic": 0, "camera": 0}
 
 def test_observation_sets_are_filled_by_name_and_then_by_policy(capsys):
     given_groups = {"actor": ("policy", "camera")}
-    resolved = utils.resolve_obs_groups(OBS, given_groups, ["actor", "critic", "rnd_state"])
+    with pytest.warns(SurefootWarning, match="does not say what 'rnd_state' reads: it gets 'policy'"):
+        resolved = utils.resolve_obs_groups(OBS, given_groups, ["actor", "critic", "rnd_state"])
     assert resolved == {"actor": ["policy", "camera"], "critic": ["critic"], "rnd_state": ["policy"]}
     assert given_groups == {"actor": ("policy", "camera")}
     assert "rnd_state: policy  (not in obs_groups)" in capsys.readouterr().out
+
+
+def test_g07_a_critic_that_may_miss_a_group_is_a_warning_one_that_cannot_is_none():
+    offered = TensorDict({"policy": torch.zeros(3, 2), "privileged": torch.zeros(3, 4)}, [3])
+    with pytest.warns(SurefootWarning, match=r"what 'critic' reads: .* offers 'policy', 'privileged'"):
+        utils.resolve_obs_groups(offered, {"actor": ["policy"]}, ["actor", "critic"])
+    assert utils.resolve_obs_groups({"policy": 0}, {}, ["actor", "critic"])["critic"] == ["policy"]
+    with pytest.raises(ConfigError, match=r"offers 'policy', 'privileged'.* Did you mean 'privileged'"):
+        utils.resolve_obs_groups(offered, {"critic": ["priviledged"]}, ["critic"])
 
 
 @pytest.mark.parametrize(
@@ -350,6 +361,10 @@ def test_c22_what_is_under_episode_and_under_log_is_logged(tmp_path):
 def test_writers_are_told_of_configuration_models_videos_and_the_end(tmp_path):
     (tmp_path / "videos").mkdir()
     (tmp_path / "videos" / "a.mp4").touch()
+    (tmp_path / "wandb" / "run" / "media").mkdir(parents=True)
+    (
+        tmp_path / "wandb" / "run" / "media" / "a_1234.mp4"
+    ).touch()  # what the service keeps of it is not another
     log = logger(tmp_path, {"task": "walk"}, logger={"class_name": f"{HERE}:ListWriter"}, run_name="r")
     before = copy.deepcopy(log.cfg)
     log.init_logging_writer()

@@ -212,8 +212,10 @@ class Logger:
                 if record[tag] is not None:
                     self.writer.add_scalar(f"{tag}/time", record[tag], int(self.tot_time))
         if isinstance(self.writer, LogWriter) and type(self.writer).save_video is not LogWriter.save_video:
-            for video in Path(self.log_dir or ".").rglob("*.mp4"):
-                self.writer.save_video(video, it)
+            directory = Path(self.log_dir or ".")
+            for video in directory.rglob("*.mp4"):
+                if not SERVICES.keys() & set(video.relative_to(directory).parts):  # nor the services' copies
+                    self.writer.save_video(video, it)
 
     # ------------------------------------------------------------------ the places
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import pkgutil
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from surefoot.algorithm.optimizer import OPTIMIZERS
 from surefoot.algorithm.sequences import cut_sequences
 from surefoot.compat.rsl_rl.utils.code_state import store_code_state as store_code_state  # its place in 2.x
 from surefoot.compat.rsl_rl.utils.console import tell
+from surefoot.config import SurefootWarning
 from surefoot.errors import ConfigError, NonFiniteError, did_you_mean
 
 PACKAGE = "surefoot.compat.rsl_rl"
@@ -157,7 +159,8 @@ def resolve_obs_groups(
 ) -> dict[str, list[str]]:
     """The groups of every observation set, those of `default_sets` filled in where they are not given.
 
-    A set that is not given is the group of the same name, else `policy`, and the screen says so.
+    A set that is not given is the group of the same name, else `policy`, and the screen says so. Where that
+    is a guess (of a teacher, of RND, or of a critic beside groups that it might read), it is a warning.
 
     Args:
         obs: What the environment offers, by group.
@@ -167,7 +170,8 @@ def resolve_obs_groups(
     Raises:
         ConfigError: a set without groups, or a group that is not offered, and which there are.
     """
-    offered = ", ".join(f"'{group}'" for group in obs)
+    known = list(obs.keys())  # a TensorDict iterates over its rows
+    offered = ", ".join(f"'{group}'" for group in known)
     resolved: dict[str, list[str]] = {}
     notes: dict[str, str] = {}
     for name, groups in obs_groups.items():
@@ -175,21 +179,29 @@ def resolve_obs_groups(
         if not resolved[name]:
             raise ConfigError(f"obs_groups.{name} is empty; the environment offers {offered}.")
         for group in resolved[name]:
-            if group not in obs:
+            if group not in known:
                 raise ConfigError(
                     f"obs_groups.{name} wants the observation group '{group}', which the environment does "
-                    f"not offer; it offers {offered}.{did_you_mean(group, obs)}"
+                    f"not offer; it offers {offered}.{did_you_mean(group, known)}"
                 )
     for name in default_sets:
         if name in resolved:
             continue
-        if name not in obs and "policy" not in obs:
+        if name not in known and "policy" not in known:
             raise ConfigError(
                 f"obs_groups has no '{name}', and the environment offers neither a group of that name nor "
                 f"'policy', but {offered}. Add obs_groups.{name}."
             )
-        resolved[name] = [name if name in obs else "policy"]
+        resolved[name] = [name if name in known else "policy"]
         notes[name] = "  (not in obs_groups)"
+        is_guess = name in ("teacher", "rnd_state") or (name == "critic" and len(known) > 1)
+        if name not in known and is_guess:
+            warnings.warn(
+                f"obs_groups does not say what '{name}' reads: it gets 'policy'; the environment offers "
+                f"{offered}. Add obs_groups.{name}.",
+                SurefootWarning,
+                stacklevel=3,
+            )
     lines = (f"  {name}: {', '.join(groups)}{notes.get(name, '')}" for name, groups in resolved.items())
     tell("\n".join(["Observation sets:", *lines]))
     return resolved
