@@ -214,7 +214,7 @@ class Logger:
         if isinstance(self.writer, LogWriter) and type(self.writer).save_video is not LogWriter.save_video:
             directory = Path(self.log_dir or ".")
             for video in directory.rglob("*.mp4"):
-                if not SERVICES.keys() & set(video.relative_to(directory).parts):  # nor the services' copies
+                if not SERVICES.keys() & set(video.relative_to(directory).parts):  # their own copies
                     self.writer.save_video(video, it)
 
     # ------------------------------------------------------------------ the places
