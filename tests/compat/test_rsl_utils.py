@@ -399,6 +399,14 @@ def test_c13_the_screen_shows_progress_without_a_directory(capsys):
     assert "Metrics/error" not in capsys.readouterr().out
 
 
+def test_a_small_number_is_not_shown_as_zero(capsys):
+    log = logger(None)
+    iteration(log, learning_rate=1e-5)
+    assert "Mean learning rate: 1.0e-05\n" in capsys.readouterr().out
+    iteration(log, learning_rate=0.0)
+    assert "Mean learning rate: 0.0000\n" in capsys.readouterr().out
+
+
 def test_c11_a_policy_without_spread_is_logged(capsys):
     log = logger()
     log.process_env_step(torch.ones(3), torch.zeros(3), {})

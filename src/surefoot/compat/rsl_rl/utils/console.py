@@ -62,4 +62,8 @@ def iteration_block(
 
 
 def _number(value: float | int | None) -> str:
-    return "-" if value is None else str(value) if isinstance(value, int) else f"{value:.4f}"
+    if value is None:
+        return "-"
+    if isinstance(value, int):
+        return str(value)
+    return f"{value:.1e}" if 0 < abs(value) < 1e-3 else f"{value:.4f}"
