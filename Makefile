@@ -9,7 +9,7 @@ PYTEST ?= -n auto
 
 BIN := $(VENV)/bin
 
-.PHONY: help walk test test-slow lint format docs bench clean
+.PHONY: help walk test test-slow lint format docs bench bench-long clean
 
 help:
 	@echo "make walk       train the Unitree Go1 to walk, evaluate it, draw a film strip"
@@ -18,7 +18,8 @@ help:
 	@echo "make lint       ruff and basedpyright"
 	@echo "make format     let ruff format the code"
 	@echo "make docs       write docs/configuration.md anew"
-	@echo "make bench      the benchmarks, but for the end-to-end ones"
+	@echo "make bench      the benchmarks, but for the long one"
+	@echo "make bench-long trainings from start to result, beside other trainers; hours"
 	@echo "make clean      remove $(VENV) and caches"
 
 walk: $(VENV)/.installed
@@ -47,9 +48,14 @@ format: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-dev
 	$(BIN)/python -m surefoot.cli.configuration_page docs/configuration.md
 
-bench: $(VENV)/.installed-dev
-	@for file in $$(ls benchmarks/*.py | grep -v end_to_end); do \
-		echo "== $$file"; $(BIN)/python $$file || exit 1; done
+# the others look at runs that were trained before
+BENCHMARKS := startup gae collect update recurrent memory environment extensions rsl_rl_layer
+
+bench: $(VENV)/.installed-bench
+	@for name in $(BENCHMARKS); do echo "== $$name"; $(BIN)/python benchmarks/$$name.py || exit 1; done
+
+bench-long: $(VENV)/.installed-bench
+	$(BIN)/python benchmarks/end_to_end.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
@@ -69,3 +75,8 @@ $(VENV)/.installed-dev: $(VENV)/.torch pyproject.toml
 	$(BIN)/python -m pip install --quiet -e ".[dev]"
 	$(BIN)/python -m pip install --quiet --no-deps rsl-rl-lib==5.5.1
 	@touch $@ $(VENV)/.installed
+
+# whom the benchmarks measure against
+$(VENV)/.installed-bench: $(VENV)/.installed-dev
+	$(BIN)/python -m pip install --quiet stable-baselines3==2.9.2 sb3-contrib==2.9.2
+	@touch $@
