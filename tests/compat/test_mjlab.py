@@ -18,7 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
+from click.testing import CliRunner
 from torch import nn
+
+from surefoot.cli import cli
 
 VARIABLE = "SUREFOOT_MJLAB_PYTHON"
 TASK = "Mjlab-Velocity-Flat-Unitree-Go1"
@@ -115,6 +119,15 @@ def test_the_exported_policy_has_mjlabs_metadata_and_acts_as_the_checkpoint(trai
     obs = torch.randn(1, state["mlp.0.weight"].shape[1])
     [actions] = session.run(["actions"], {"obs": obs.numpy()})
     np.testing.assert_allclose(actions, actor_of(state, obs), atol=1e-5)
+
+
+def test_the_runs_configuration_becomes_one_of_surefoots(trained: Path) -> None:
+    result = CliRunner().invoke(cli, ["import-config", str(trained / "params" / "agent.yaml")])
+    assert result.exit_code == 0, result.output
+    config = yaml.safe_load(result.stdout)
+    assert config["obs_groups"] == {"actor": ["actor"], "critic": ["critic"]}
+    assert config["actor"]["hidden_dims"] == [512, 256, 128]
+    assert config["num_steps_per_env"] == 8
 
 
 def test_training_resumes_where_it_stopped(mjlab: Mjlab, trained: Path) -> None:
