@@ -318,9 +318,9 @@ def test_a_state_dependent_deviation_becomes_its_own_distribution():
     }
 
 
-def test_a_policy_class_of_ones_own_is_refused_with_the_way_out():
-    with pytest.raises(ConfigError, match=r"my\.module:Net.*actor\.class_name and critic\.class_name"):
-        modernize({"policy": {"class_name": "my.module:Net"}})
+def test_a_policy_class_that_nobody_has_is_refused_with_the_nearest():
+    with pytest.raises(ConfigError, match=r"ActorCritc.*Did you mean 'ActorCritic'.*named by its path"):
+        modernize({"policy": {"class_name": "ActorCritc"}})
 
 
 def test_defaults_that_have_changed_since_are_named():

@@ -387,3 +387,29 @@ def test_the_policy_that_older_clients_read_holds_both_models(tmp_path: Path) ->
     torch.testing.assert_close(policy.act_inference(obs), runner.alg.student(obs))
     torch.testing.assert_close(policy.evaluate(obs), runner.alg.teacher(obs))
     assert make().policy is not None  # a deterministic student stands for itself
+
+
+def test_a_learning_loop_of_the_clients_own_finds_what_rsl_rl_has() -> None:
+    class Own(Distillation):
+        def update(self) -> dict[str, float]:
+            self.num_updates += 1
+            self.student.reset(hidden_state=self.last_hidden_states[0])
+            for batch in self.storage.generator():
+                loss = self.loss_fn(self.student(batch.observations), batch.privileged_actions)
+                self.optimizer.zero_grad()
+                loss.backward()
+                self.reduce_parameters()
+                self.optimizer.step()
+                self.student.reset(batch.dones.view(-1))
+            self.last_hidden_states = self.student.get_hidden_state(), None
+            self.storage.clear()
+            return {"behavior": loss.item()}  # pyright: ignore[reportPossiblyUnboundVariable]
+
+    parts = make()
+    alg = Own(parts.student, parts.teacher, parts.storage, learning_rate=1e-2, loss_type="huber")
+    losses = []
+    for _ in range(5):
+        collect(alg)
+        losses.append(alg.update()["behavior"])
+    assert losses[-1] < losses[0]
+    assert alg.num_updates == 5

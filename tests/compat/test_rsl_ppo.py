@@ -481,3 +481,29 @@ def test_a_checkpoint_of_another_width_names_the_layer_and_both_shapes() -> None
     with pytest.raises(CheckpointError, match=r"mlp\.0\.weight.*32, 6.*16, 6"):
         ppo.load(other.save(), None, strict=True)
     assert not moved(ppo, before)
+
+
+def test_a_learning_loop_of_the_clients_own_finds_what_rsl_rl_has():
+    class Own(PPO):
+        def update(self):
+            kept = self.storage.saved_hidden_state_a, self.storage.saved_hidden_state_c
+            self.critic.reset()
+            loss = self.critic(self.storage.observations[0]).pow(2).mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            gradient = [p.grad.clone() for p in self.critic.parameters() if p.grad is not None]
+            self.reduce_parameters()  # of one process: they stay
+            after = [p.grad for p in self.critic.parameters() if p.grad is not None]
+            assert all(torch.equal(a, b) for a, b in zip(gradient, after, strict=True))
+            return {"kept": kept, "is_raw": self._raw_actor is self.actor and self._raw_critic is self.critic}
+
+    for memory, parts in ((None, None), ("gru", 1), ("lstm", 2)):
+        obs = make_obs()
+        storage = RolloutStorage("rl", NUM_ENVS, NUM_STEPS, obs, [NUM_ACTIONS])
+        ppo = Own(*make_models(obs, memory), storage)
+        run(ppo)
+        found = ppo.update()
+        assert found["is_raw"]
+        for rows in found["kept"]:
+            assert (rows and len(rows)) == parts
+            assert parts is None or all(x.shape == (NUM_STEPS, 1, NUM_ENVS, 8) for x in rows)

@@ -41,19 +41,22 @@ _STATISTICS = ("_mean", "_var", "_std", "count", "running_mean", "running_var", 
 """Last parts of the names of what no optimiser trains."""
 
 
-def load_checkpoint(path: Path | str | Mapping[str, Any], map_location: Any = None) -> dict[str, Any]:
+def load_checkpoint(
+    path: Path | str | Mapping[str, Any], map_location: Any = None, splits_policy: bool = True
+) -> dict[str, Any]:
     """A checkpoint of any generation, or one of Surefoot's own, in the keys of RSL-RL 5.5.1.
 
     Args:
         path: The file, or what it holds.
         map_location: As for `torch.load`; None: where each tensor was, or the CPU where there is no GPU.
+        splits_policy: Whether one policy becomes two models, as `migrate` says.
 
     Raises:
         CheckpointError: no such file; cut off or damaged; it holds more than tensors and plain data, of which
             nothing was executed; it is no checkpoint of a policy.
     """
     if isinstance(path, Mapping):
-        return migrate(path)
+        return migrate(path, splits_policy)
     if map_location is None and not torch.cuda.is_available():
         map_location = "cpu"
     data = _resolved(read_file(Path(path), _safe_globals(), map_location))
@@ -62,22 +65,23 @@ def load_checkpoint(path: Path | str | Mapping[str, Any], map_location: Any = No
     if "format" in data and "algorithm" in data:
         return from_native(complete(data, str(path)))
     try:
-        return migrate(data)
+        return migrate(data, splits_policy)
     except CheckpointError as error:
         raise type(error)(f"{path}: {error}") from error
 
 
-def migrate(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+def migrate(checkpoint: Mapping[str, Any], splits_policy: bool = True) -> dict[str, Any]:
     """What a checkpoint file holds, in the keys of RSL-RL 5.5.1; the argument stays as it is.
 
     The order of an optimiser's parameters follows: models of 5.5.1 have their own. Entries that are not known
-    stay, as those of forks and of one's own algorithms do.
+    stay, as those of forks and of one's own algorithms do; so does, without `splits_policy`, the state of a
+    policy, which then is of a class of the client's own.
 
     Raises:
         CheckpointError: `model_state_dict` holds a part of a network that no policy class had.
     """
     result = dict(checkpoint)
-    if "model_state_dict" in result:
+    if "model_state_dict" in result and splits_policy:
         _split_policy(result)
     for name in ("actor", "critic", "student", "teacher"):
         key = f"{name}_state_dict"

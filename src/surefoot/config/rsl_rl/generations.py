@@ -22,6 +22,7 @@ from surefoot.config.rsl_rl.policies import (
     Section,
     distribution,
     flatten_runner,
+    is_own,
     policy_class,
     split_policy,
 )
@@ -54,7 +55,7 @@ def modernize(
             named in `obs_groups` exist, and that nothing is missing that a run needs.
 
     Raises:
-        ConfigError: A policy class of one's own from before 4.0; a group that does not exist.
+        ConfigError: A policy class that nobody has; a group that does not exist.
         UnknownKeyError: A key that the class it is for does not take (a TypeError, as in RSL-RL).
         MissingKeyError: With `obs`, a key that a run needs is missing (a KeyError, as in RSL-RL).
     """
@@ -68,8 +69,11 @@ def modernize(
     normalizes = cfg.pop("empirical_normalization", None)
     if normalizes is not None:
         names = [name for name in ("actor", "critic", "student", "teacher") if name in cfg]
-        names = names or policy_class(cfg.get("policy", {})).models
-        notes.append(f"empirical_normalization -> {' and '.join(f'{n}.obs_normalization' for n in names)}")
+        if names or not is_own(cfg.get("policy", {})):
+            names = names or policy_class(cfg.get("policy", {})).models
+            notes.append(
+                f"empirical_normalization -> {' and '.join(f'{n}.obs_normalization' for n in names)}"
+            )
     split_policy(cfg, normalizes, notes)
     _name_algorithm(cfg, notes)
     for name in ("actor", "critic", "student", "teacher"):
@@ -221,7 +225,8 @@ def _check_needs(cfg: Mapping[str, Any], offered: list[str]) -> None:
         "Distillation": ("student", "teacher"),
     }
     kind = known.short_name(cfg["algorithm"]["class_name"]) if "algorithm" in cfg else None
-    for key in ("num_steps_per_env", "save_interval", "algorithm", *models.get(kind or "", ())):
+    needed = () if "policy" in cfg else models.get(kind or "", ())
+    for key in ("num_steps_per_env", "save_interval", "algorithm", *needed):
         if key not in cfg:
             raise MissingKeyError(f"the configuration has no '{key}', which {kind or 'every run'} needs.")
     for name, groups in cfg["obs_groups"].items():

@@ -73,6 +73,11 @@ def to_native(modern: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
             f"algorithm.class_name {algorithm['class_name']!r} has no counterpart in a configuration file: "
             f"{_RUN_THE_SCRIPT}."
         )
+    if "policy" in modern:
+        raise ConfigError(
+            f"policy.class_name {modern['policy']['class_name']!r} has no counterpart in a configuration "
+            f"file: {_RUN_THE_SCRIPT}."
+        )
     native = _top_level(modern, notes)
     groups = dict(modern.get("obs_groups") or {})
     chosen = {name: groups.pop(name) for name in ("actor", "critic") if name in groups}

@@ -21,6 +21,9 @@ NOISE = {
 """Keys of 4.x and before, and what replaced them."""
 
 
+EMPIRICAL = "empirical_normalization"
+
+
 @dataclass(frozen=True)
 class PolicyClass:
     """What a policy class from before 4.0 was made of."""
@@ -62,27 +65,38 @@ def policy_class(policy: Mapping[str, Any]) -> PolicyClass:
     """That of a section `policy`.
 
     Raises:
-        ConfigError: It is a class of one's own.
+        ConfigError: Nobody has it.
     """
     given = policy.get("class_name", "ActorCritic")
     name = known.short_name(given)
     if name not in _POLICIES:
         raise ConfigError(
             f"policy.class_name = {given!r}: expected {', '.join(_POLICIES)}."
-            f"{did_you_mean(str(given), _POLICIES)} Since RSL-RL 4.0 actor and critic are two models: name a "
-            "class of your own in actor.class_name and critic.class_name."
+            f"{did_you_mean(str(given), _POLICIES)} A class of your own is named by its path, "
+            "package.module:Class."
         )
     return _POLICIES[name]
 
 
+def is_own(policy: Mapping[str, Any]) -> bool:
+    """Whether a section `policy` names a class of the client's own, by its path or as the class itself."""
+    return known.short_name(policy.get("class_name", "ActorCritic")) is None
+
+
 def split_policy(cfg: Section, normalizes: bool | None, notes: list[str]) -> None:
-    """`policy` as two models, in place; `normalizes` is the old setting for both, None: not given."""
+    """`policy` as two models, in place; `normalizes` is the old setting for both, None: not given.
+
+    One of a class of the client's own stays, with `normalizes` as its `empirical_normalization`.
+    """
     policy = cfg.pop("policy", None)
     if policy is None:
         return
     present = [name for name in known.SECTIONS[1:] if name in cfg]
     if present:
         notes.append(f"policy is not used: {' and '.join(present)} say the same in the newer form")
+        return
+    if is_own(policy):
+        cfg["policy"] = {**policy} if normalizes is None else {**policy, EMPIRICAL: normalizes}
         return
     kind = policy_class(policy)
     class_name = policy.pop("class_name", None)

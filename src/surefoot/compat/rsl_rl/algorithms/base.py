@@ -10,6 +10,7 @@ import torch
 
 from surefoot.compat.rsl_rl.models.mlp_model import MLPModel
 from surefoot.compat.rsl_rl.storage import RolloutStorage
+from surefoot.compat.rsl_rl.utils import reduce_gradients_in_buckets
 
 
 class Algorithm(ABC):
@@ -21,11 +22,12 @@ class Algorithm(ABC):
         device: Of all of them.
         use_mixed_precision: `auto`: except on the CPU.
         multi_gpu_cfg: Of the runner.
-        grad_reduce_bucket_mb: Has no effect: gradients are reduced at once.
+        grad_reduce_bucket_mb: Of `reduce_parameters`; `update` itself reduces all gradients at once.
     """
 
     names: ClassVar[tuple[str, str]]
     """Of the models, as attributes."""
+    rnd: Any = None
 
     def __init__(
         self,
@@ -44,6 +46,7 @@ class Algorithm(ABC):
             models = tuple(getattr(models[0], f"{name}_model") for name in self.names)
         for name, model in zip(self.names, models, strict=True):
             setattr(self, name, model.to(device))
+            setattr(self, f"_raw_{name}", model)  # of RSL-RL: not compiled, as ours are here
         self.use_mixed_precision = (
             self.device_type != "cpu" if use_mixed_precision == "auto" else use_mixed_precision
         )
@@ -77,8 +80,15 @@ class Algorithm(ABC):
     def _pair(self) -> tuple[MLPModel, MLPModel]:
         return getattr(self, self.names[0]), getattr(self, self.names[1])
 
+    def reduce_parameters(self) -> None:
+        """Average the gradients over processes, for a learning loop of the client's own."""
+        modules = [*self._pair, *([self.rnd] if self.rnd is not None else [])]
+        parameters = dict.fromkeys(p for module in modules for p in module.parameters())
+        reduce_gradients_in_buckets(parameters, self.gpu_world_size, self.grad_reduce_bucket_mb)
+
     def compile(self, mode: str | None = None) -> None:
         """Compile the networks above the inputs, as torch.compile's `mode` says; None: not at all."""
         if mode is not None:
             for model in self._pair:
-                model.mlp.compile(mode=mode)
+                if hasattr(model, "mlp"):  # not what is of the client's own
+                    model.mlp.compile(mode=mode)

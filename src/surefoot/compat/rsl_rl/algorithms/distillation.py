@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from surefoot import distributed
 from surefoot.algorithm import distillation
-from surefoot.algorithm.distillation import DistillationConfig
+from surefoot.algorithm.distillation import LOSSES, DistillationConfig
 from surefoot.compat.rsl_rl.algorithms.base import Algorithm
 from surefoot.compat.rsl_rl.algorithms.engine import spec_of
 from surefoot.compat.rsl_rl.algorithms.policy import RawInputs, groups_of
@@ -20,6 +20,7 @@ from surefoot.compat.rsl_rl.checkpoints import check_fits, part
 from surefoot.compat.rsl_rl.models.mlp_model import MLPModel
 from surefoot.compat.rsl_rl.models.rnn_model import RNNModel
 from surefoot.compat.rsl_rl.modules.distribution import GaussianDistribution
+from surefoot.compat.rsl_rl.modules.rnn import HiddenState
 from surefoot.compat.rsl_rl.modules.student_teacher import StudentTeacherPair
 from surefoot.compat.rsl_rl.storage import RolloutStorage
 from surefoot.compat.rsl_rl.storage.rollout_storage import flat_state, layered_state
@@ -158,6 +159,8 @@ class Distillation(Algorithm):
         self.num_learning_epochs, self.gradient_length = num_learning_epochs, gradient_length
         self.max_grad_norm, self.loss_type = max_grad_norm, loss_type
         self._optimizer_name, self._initial_rate = optimizer, learning_rate
+        # of student and teacher; where a learning loop of the client's own keeps them
+        self.last_hidden_states: tuple[HiddenState, HiddenState] = (None, None)
         if named := sorted(key for key, value in unused.items() if value is not None):
             warnings.warn(
                 f"algorithm: {named} have no effect with Distillation.", SurefootWarning, stacklevel=2
@@ -246,6 +249,15 @@ class Distillation(Algorithm):
     def num_updates(self) -> int:
         """Updates so far."""
         return self.engine.iteration
+
+    @num_updates.setter
+    def num_updates(self, number: int) -> None:
+        self.engine.iteration = number
+
+    @property
+    def loss_fn(self) -> Callable[..., Tensor]:
+        """Of the student's actions and the teacher's."""
+        return LOSSES[self.loss_type]
 
     def _config(self) -> DistillationConfig:
         """By the attributes, which clients may change between iterations."""

@@ -18,6 +18,7 @@ from surefoot.algorithm.state import restore_state
 from surefoot.compat.rsl_rl.algorithms.base import Algorithm
 from surefoot.compat.rsl_rl.algorithms.engine import Engine, num_batches
 from surefoot.compat.rsl_rl.algorithms.optimizer_view import OptimizerView
+from surefoot.compat.rsl_rl.algorithms.policy import groups_of
 from surefoot.compat.rsl_rl.checkpoints import check_fits, part
 from surefoot.compat.rsl_rl.extensions import (
     RandomNetworkDistillation,
@@ -27,6 +28,7 @@ from surefoot.compat.rsl_rl.extensions import (
 )
 from surefoot.compat.rsl_rl.models.mlp_model import MLPModel
 from surefoot.compat.rsl_rl.modules.actor_critic import ActorCriticPair
+from surefoot.compat.rsl_rl.modules.client_policy import ClientActor, make_policy
 from surefoot.compat.rsl_rl.modules.distribution import GaussianDistribution
 from surefoot.compat.rsl_rl.storage import RolloutStorage
 from surefoot.compat.rsl_rl.utils import resolve_class, resolve_obs_groups
@@ -281,6 +283,8 @@ class PPO(Algorithm):
     @property
     def policy(self) -> Any:
         """RSL-RL 2.3 to 3.x: one policy that holds both models."""
+        if isinstance(self.actor, ClientActor):
+            return self.actor.policy
         if self._legacy_policy is None:
             is_gaussian = isinstance(self.actor.distribution, GaussianDistribution)
             self._legacy_policy = ActorCriticPair(self.actor, self.critic) if is_gaussian else self.actor
@@ -318,8 +322,7 @@ class PPO(Algorithm):
     def save(self) -> dict[str, Any]:
         """Models and optimiser by RSL-RL's keys, and under `surefoot` what a resumed run needs beside."""
         saved = {
-            "actor_state_dict": self.actor.state_dict(),
-            "critic_state_dict": self.critic.state_dict(),
+            **{key: module.state_dict() for key, module in self._saved_models().items()},
             "optimizer_state_dict": self.optimizer.state_dict(),
             "surefoot": self.engine.state_beside_models(),
         }
@@ -340,13 +343,14 @@ class PPO(Algorithm):
         """
         parts: tuple[str, ...] = ("actor", "critic", "optimizer", "iteration", "rnd")
         wanted: Mapping[str, bool] = dict.fromkeys(parts, True) if load_cfg is None else load_cfg
-        models = {name: getattr(self, name) for name in ("actor", "critic") if wanted.get(name)}
-        states = {
-            n: check_fits(part(loaded_dict, f"{n}_state_dict"), m, n, strict) for n, m in models.items()
-        }
+        states = []
+        for key, module in self._saved_models().items():
+            name = key.removesuffix("_state_dict")
+            if wanted.get(name, name not in parts and wanted.get("actor")):
+                states.append((module, check_fits(part(loaded_dict, key), module, name, strict)))
         moments = part(loaded_dict, "optimizer_state_dict") if wanted.get("optimizer") else None
-        for name, model in models.items():
-            model.load_state_dict(states[name], strict=strict)
+        for module, state in states:
+            module.load_state_dict(state, strict=strict)
         if moments is not None:
             self.optimizer.load_state_dict(moments)
         if wanted.get("rnd") and self.rnd is not None and "rnd_state_dict" in loaded_dict:
@@ -355,6 +359,17 @@ class PPO(Algorithm):
         if wanted.get("iteration") and "surefoot" in loaded_dict:
             self._go_on(loaded_dict["surefoot"])
         return bool(wanted.get("iteration", False))
+
+    def _saved_models(self) -> dict[str, nn.Module]:
+        """What a checkpoint holds of the networks, by its keys there."""
+        actor, critic = self._pair
+        if not isinstance(actor, ClientActor):
+            return {"actor_state_dict": actor, "critic_state_dict": critic}
+        saved: dict[str, nn.Module] = {"model_state_dict": actor.policy}
+        if actor.obs_normalization:
+            saved["obs_norm_state_dict"] = actor.obs_normalizer
+            saved["critic_obs_norm_state_dict"] = critic.obs_normalizer
+        return saved
 
     def _go_on(self, beside: dict[str, Any]) -> None:
         """Generators, counters and extensions as they were."""
@@ -370,16 +385,15 @@ class PPO(Algorithm):
     def construct_algorithm(cls, obs: Any, env: Any, cfg: dict[str, Any], device: torch.device | str) -> PPO:
         """From RSL-RL's configuration; of the observation groups it stores those that some set names."""
         alg_class, alg_cfg = resolve_class(cfg["algorithm"])
-        actor_class, actor_cfg = resolve_class(cfg["actor"])
-        critic_class, critic_cfg = resolve_class(cfg["critic"])
-        sets = ["actor", "critic", *(["rnd_state"] if alg_cfg.get("rnd_cfg") else [])]
+        sets = ["policy" if "policy" in cfg else "actor", "critic"]
+        sets += ["rnd_state"] if alg_cfg.get("rnd_cfg") else []
         cfg["obs_groups"] = groups = resolve_obs_groups(obs, cfg["obs_groups"], sets)
         alg_cfg = resolve_symmetry_config(resolve_rnd_config(alg_cfg, obs, groups, env), env)
-        actor = actor_class(obs, groups, "actor", env.num_actions, **actor_cfg).to(device)
-        if alg_cfg.pop("share_cnn_encoders", None):
-            critic_cfg["cnns"] = actor.cnns
-        critic = critic_class(obs, groups, "critic", 1, **critic_cfg).to(device)
-        read = {g: obs[g] for g in dict.fromkeys(chain.from_iterable(groups.values())) if g in obs.keys()}  # noqa: SIM118
+        shares_cnns = bool(alg_cfg.pop("share_cnn_encoders", None))
+        actor, critic = cls._make_models(obs, groups, env.num_actions, cfg, device, shares_cnns)
+        models = (actor, critic) if critic is not None else (actor.actor_model, actor.critic_model)
+        named = dict.fromkeys(chain(*map(groups_of, models), *groups.values()))
+        read = {g: obs[g] for g in named if g in obs.keys()}  # noqa: SIM118 - a TensorDict
         num_steps = cfg["num_steps_per_env"]
         storage = RolloutStorage("rl", env.num_envs, num_steps, read, [env.num_actions], device)
         algorithm = alg_class(
@@ -387,3 +401,24 @@ class PPO(Algorithm):
         )
         algorithm.compile(cfg.get("torch_compile_mode"))
         return algorithm
+
+    @staticmethod
+    def _make_models(
+        obs: Any,
+        groups: Mapping[str, Sequence[str]],
+        num_actions: int,
+        cfg: Mapping[str, Any],
+        device: torch.device | str,
+        shares_cnns: bool,
+    ) -> tuple[Any, Any]:
+        """Actor and critic; of a policy class of the client's own, as before version 4, see `make_policy`."""
+        if "policy" in cfg:
+            policy_class, options = resolve_class(cfg["policy"])
+            normalizes = options.pop("empirical_normalization", None)
+            return make_policy(policy_class, options, obs, groups, num_actions, normalizes)
+        actor_class, actor_cfg = resolve_class(cfg["actor"])
+        critic_class, critic_cfg = resolve_class(cfg["critic"])
+        actor = actor_class(obs, groups, "actor", num_actions, **actor_cfg).to(device)
+        if shares_cnns:
+            critic_cfg["cnns"] = actor.cnns
+        return actor, critic_class(obs, groups, "critic", 1, **critic_cfg).to(device)

@@ -17,6 +17,7 @@ from surefoot.compat.rsl_rl.algorithms.ppo import FINAL_OBSERVATIONS
 from surefoot.compat.rsl_rl.checkpoints import load_checkpoint
 from surefoot.compat.rsl_rl.env_adapter import EnvAdapter
 from surefoot.compat.rsl_rl.generations import modernize
+from surefoot.compat.rsl_rl.modules.client_policy import ClientActor
 from surefoot.compat.rsl_rl.runners import progress
 from surefoot.compat.rsl_rl.runners.export import export_jit, export_onnx
 from surefoot.compat.rsl_rl.runners.inference import InferencePolicy
@@ -273,7 +274,7 @@ class OnPolicyRunner:
             load_cfg = dict.fromkeys(("actor", "critic", "student", "teacher", "rnd", "iteration"), True)
         elif load_cfg is True:
             load_cfg = None
-        loaded = load_checkpoint(path, map_location)
+        loaded = load_checkpoint(path, map_location, splits_policy=not self._is_of_client)
         if self.alg.load(loaded, load_cfg, strict):
             self.current_learning_iteration = loaded.get("iter", 0)
             self._saved_progress = loaded.get(progress.KEY)
@@ -282,6 +283,11 @@ class OnPolicyRunner:
             elif loaded.get("optimizer_state_dict", {}).get("state"):  # RSL-RL saves after the iteration
                 self._num_done = self._last_iteration + 1
         return from_plain(loaded.get("infos"))
+
+    @property
+    def _is_of_client(self) -> bool:
+        """Whether the policy is of a class from before version 4 that is the client's own."""
+        return isinstance(getattr(self.alg, "actor", None), ClientActor)
 
     def _is_saved(self) -> bool:
         """Whether the last iteration is one of those that `save_interval` names; 0: only the very last is."""

@@ -276,6 +276,16 @@ class RolloutStorage:
     def advantages(self, x: Tensor) -> None:
         self.rollout.advantages = x.squeeze(-1)
 
+    @property
+    def saved_hidden_state_a(self) -> list[Tensor] | None:
+        """[T, layers, N, H] before every step, of an LSTM both; None where none is kept."""
+        return self._memories[0].rows or None
+
+    @property
+    def saved_hidden_state_c(self) -> list[Tensor] | None:
+        """The critic's."""
+        return self._memories[1].rows or None
+
     # ------------------------------------------------------------------ mini-batches
 
     def generator(self) -> Iterator[Batch]:
