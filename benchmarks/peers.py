@@ -50,7 +50,7 @@ Contender = Callable[[Noise], Callable[[], object]]
 
 
 class Target(NamedTuple):
-    """`slow` is to take `at least` or `at most` so many times as long as `fast`; an empty bound: to be seen."""
+    """`slow` is to take `at least` or `at most` so many times as long as `fast`; no bound: only shown."""
 
     slow: str
     fast: str

@@ -38,6 +38,8 @@ LAYERS = {
     "algorithm.diagnostics": 3,
     "algorithm.values": 2.4,
     "algorithm.allocate": 3,
+    "algorithm.closed_form": 3,
+    "algorithm.compiled": 3,
     "algorithm": 1,
     "algorithm.extension": 2.3,
     "algorithm.rollout_storage": 2.2,

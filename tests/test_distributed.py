@@ -179,16 +179,16 @@ class NaNOnOne(Extension):
 def _skipping(rank: int) -> Found:
     ppo = make_ppo(NaNOnOne())
     seen: list[dict[str, Tensor]] = []
-    minimize = ppo.optimizer.minimize
+    update = ppo.optimizer.update
 
     def watched(*arguments: Any) -> Any:
-        result = minimize(*arguments)
+        result = update(*arguments)
         seen.append(
             {n: p.detach().clone() for n, p in ppo.policy.named_parameters()} | {"skipped": result[2].clone()}
         )
         return result
 
-    ppo.optimizer.minimize = watched  # type: ignore[method-assign]
+    ppo.optimizer.update = watched  # type: ignore[method-assign]
     data = torch.Generator().manual_seed(rank)
     no = torch.zeros(6, dtype=torch.bool)
     obs = {"policy": torch.randn(6, 5, generator=data), "privileged": torch.randn(6, 4, generator=data)}

@@ -63,8 +63,8 @@ def test_ratio_is_one_and_kl_is_zero_before_the_first_step(name: str) -> None:
     watcher = Watcher()
     ppo = make_ppo(config, extensions=[watcher], **parts)
     rates: list[float] = []
-    minimize = ppo.optimizer.minimize
-    ppo.optimizer.minimize = lambda *a: (minimize(*a), rates.append(ppo.learning_rate.item()))[0]  # type: ignore[method-assign,func-returns-value]
+    update = ppo.optimizer.update
+    ppo.optimizer.update = lambda *a: (update(*a), rates.append(ppo.learning_rate.item()))[0]  # type: ignore[method-assign,func-returns-value]
     # the statistics of the normaliser move a long way between iterations
     task = Task(shift=5.0, spread=3.0)
     ppo.warm_up([task.observe(ppo) for _ in range(4)])

@@ -28,7 +28,8 @@ def parameter(*values: float) -> nn.Parameter:
 
 def push(optimizer: FlatOptimizer, loss: Tensor) -> tuple[float, float]:
     """One step; returns the gradient norm and whether it was skipped."""
-    norm, _, skipped = optimizer.minimize(loss, ZERO, 1)
+    optimizer.differentiate(loss)
+    norm, _, skipped = optimizer.update(ZERO, 1)
     return norm.item(), skipped.item()
 
 

@@ -117,7 +117,7 @@ def test_the_sequences_replay_the_rollout(
 @pytest.mark.parametrize("mix", MIXES)
 def test_all_mini_batches_replay_a_policy_that_does_not_move(mix: tuple[str | None, str | None]) -> None:
     ppo, replay = recurrent_ppo(*mix, 1, torch.float64)
-    ppo.optimizer.minimize = lambda *_: (torch.zeros(()), torch.zeros(()), torch.zeros(()))  # type: ignore[method-assign]
+    ppo.optimizer.update = lambda *_: (torch.zeros(()), torch.zeros(()), torch.zeros(()))  # type: ignore[method-assign]
     RandomEnds(1).run(ppo, 2)
     for seen in replay.seen:
         assert seen["log_ratio"] <= 1e-10

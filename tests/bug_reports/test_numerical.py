@@ -385,8 +385,8 @@ def test_n07_a_step_with_a_gradient_that_is_not_finite_is_not_made(
     # the third mini-batch of the second iteration
     ppo = make_ppo(config, network=network, extensions=[BadMiniBatches(6, 6, number)])
     states: list[dict[str, Any]] = [ppo.state()]
-    minimize = ppo.optimizer.minimize
-    ppo.optimizer.minimize = lambda *a: (minimize(*a), states.append(ppo.state()))[0]  # type: ignore[method-assign,func-returns-value]
+    update = ppo.optimizer.update
+    ppo.optimizer.update = lambda *a: (update(*a), states.append(ppo.state()))[0]  # type: ignore[method-assign,func-returns-value]
     history = Task().run(ppo, 3)
     before, after, following = states[6:9]
     parts = [dict(named_tensors({key: s[key] for key in ("tensors", "optimizers")})) for s in states[6:8]]
@@ -403,14 +403,13 @@ def test_n07_a_step_with_a_gradient_that_is_not_finite_is_not_made(
 
 def test_n07_a_critic_that_returns_nan_once_costs_one_step_and_the_files_stay_good(tmp_path: Path) -> None:
     runner = make_runner(run_dir=tmp_path, save_interval=1)
-    evaluate, calls = runner.policy.evaluate, []
+    calls = []
 
-    def faulty(*arguments: Any) -> PolicyOutput:
-        calls.append(1)
-        out = evaluate(*arguments)
-        return replace(out, value=out.value * NAN) if len(calls) == 6 else out
+    def faulty(_module: object, _inputs: object, value: Tensor) -> Tensor:
+        calls.extend([1] * torch.is_grad_enabled())  # only while it learns
+        return value * NAN if len(calls) == 6 and torch.is_grad_enabled() else value
 
-    runner.policy.evaluate = faulty  # type: ignore[method-assign]
+    runner.policy.value_head.register_forward_hook(faulty)
     with pytest.warns(UserWarning, match=r"iteration 1: an update .* was skipped"):
         runner.learn(3)
     records = read_records(tmp_path / "metrics.jsonl")
@@ -654,8 +653,8 @@ def test_n11_with_a_normaliser_the_first_mini_batch_of_each_iteration_is_still_a
     actor = ActorConfig(hidden_dims=[8], obs_normalization=True)
     ppo = make_ppo(spec=make_spec(16, 3, 2), actor=actor, extensions=[watcher])
     rates: list[float] = []
-    minimize = ppo.optimizer.minimize
-    ppo.optimizer.minimize = lambda *a: (minimize(*a), rates.append(ppo.learning_rate.item()))[0]  # type: ignore[method-assign,func-returns-value]
+    update = ppo.optimizer.update
+    ppo.optimizer.update = lambda *a: (update(*a), rates.append(ppo.learning_rate.item()))[0]  # type: ignore[method-assign,func-returns-value]
     task = Task(shift=5.0, spread=3.0)
     for _ in range(3):
         rate = ppo.learning_rate.item()

@@ -216,15 +216,15 @@ def _failing(rank: int) -> Found:
     runner = OnPolicyRunner(TargetEnv(4, seed=rank), SMALL, quiet=True)
     runner.alg.extensions.append(NaNOnOne())
     seen: list[dict[str, Tensor]] = []
-    minimize = runner.alg.optimizer.minimize
+    update = runner.alg.optimizer.update
 
     def watched(*arguments: Any) -> Any:
-        result = minimize(*arguments)
+        result = update(*arguments)
         weights = {n: p.detach().clone() for n, p in runner.policy.named_parameters()}
         seen.append(weights | {"skipped": result[2].clone()})
         return result
 
-    runner.alg.optimizer.minimize = watched  # type: ignore[method-assign]
+    runner.alg.optimizer.update = watched  # type: ignore[method-assign]
     runner.learn(1)
     return {"nan": seen, "skipped": torch.tensor(runner.metrics["Loss/skipped_updates"])}
 

@@ -36,13 +36,10 @@ def flat_mini_batches(
         order = permutation
         if order is None:
             order = rows[torch.randperm(rows.shape[0], generator=generator, device=rollout.device)]
-        gathered = {name: x[order] for name, x in early.items()}
-        start = 0
-        for index in order.tensor_split(num_mini_batches):
-            stop = start + index.shape[0]
-            part = {name: x[start:stop] for name, x in gathered.items()}
+        parts = [x.index_select(0, order).tensor_split(num_mini_batches) for x in early.values()]
+        for index, *gathered in zip(order.tensor_split(num_mini_batches), *parts, strict=True):
+            part = dict(zip(early, gathered, strict=True))
             yield _batch(rollout, part | {name: x[index] for name, x in late.items()}, index)
-            start = stop
 
 
 def sequence_mini_batches(

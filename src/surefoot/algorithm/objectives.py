@@ -77,9 +77,13 @@ def make_objective(config: PPOConfig) -> Objective:
     )
 
 
+def value_loss_kind(config: PPOConfig) -> str:
+    return config.value_loss or ("clipped" if config.use_clipped_value_loss else "mse")
+
+
 def value_loss(config: PPOConfig, value: Tensor, old_value: Tensor, returns: Tensor, clip: Tensor) -> Tensor:
     """The configured value loss per row [M]."""
-    kind = config.value_loss or ("clipped" if config.use_clipped_value_loss else "mse")
+    kind = value_loss_kind(config)
     if kind == "clipped":
         return clipped_value_loss(value, old_value, returns, clip)
     if kind == "huber":

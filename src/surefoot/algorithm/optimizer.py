@@ -4,7 +4,7 @@ device.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from surefoot import distributed
 from surefoot.algorithm.config import PPOConfig
+from surefoot.algorithm.light_adam import LightAdam
 from surefoot.algorithm.schedules import adapt_learning_rate
 
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
+    "adam": LightAdam,
     "adamw": torch.optim.AdamW,
     "sgd": torch.optim.SGD,
     "rmsprop": torch.optim.RMSprop,
@@ -41,25 +42,25 @@ class FlatOptimizer(nn.Module):
     rate: Tensor
     stopped: Tensor
     """0-d: updates of this iteration that were not made because the KL was above `max_kl`."""
-    first_skipped: Tensor
-    """0-d: the number, from 1, of this iteration's first update that was skipped; 0: none was."""
 
     def __init__(self, segments: Mapping[str, Iterable[nn.Parameter]], config: PPOConfig) -> None:
         super().__init__()
         self.config = config
         self.parameters_by_segment = _unique(segments)
         self.flat_parameters = [p for ps in self.parameters_by_segment.values() for p in ps]
+        self.sizes = [p.numel() for p in self.flat_parameters]
         first = self.flat_parameters[0]
         sizes = [sum(p.numel() for p in ps) for ps in self.parameters_by_segment.values()]
         with torch.no_grad():
             data = torch.cat([p.detach().reshape(-1) for p in self.flat_parameters])
-            for p, view in zip(
-                self.flat_parameters, data.split([p.numel() for p in self.flat_parameters]), strict=True
-            ):
+            for p, view in zip(self.flat_parameters, data.split(self.sizes), strict=True):
                 p.data = view.view_as(p)
+        self.data = data
         # three more numbers ride along in the one reduction over processes: KL, count of rows, learning rate
         self.gradient = torch.zeros(data.numel() + 3, dtype=data.dtype, device=data.device)
         self.segment_gradients = self.gradient[:-3].split(sizes)
+        by_parameter = self.gradient[:-3].split(self.sizes)
+        self._gradient_of = [g.view_as(p) for g, p in zip(by_parameter, self.flat_parameters, strict=True)]
         ratios = [self._rate_ratio(name) for name in self.parameters_by_segment]
         if len(set(ratios)) == 1:  # one group is one call of the fused kernel
             parts = [(data, self.gradient[:-3], ratios[0])]
@@ -72,36 +73,55 @@ class FlatOptimizer(nn.Module):
             groups.append({"params": [parameter], "ratio": ratio})
         rate = torch.tensor(config.learning_rate, dtype=data.dtype, device=first.device)
         self.register_buffer("rate", rate)
-        for name in ("stopped", "first_skipped"):
-            self.register_buffer(name, torch.zeros((), device=first.device), persistent=False)
+        self.register_buffer("stopped", torch.zeros((), device=first.device), persistent=False)
         self.num_updates = 0
+        self._skipped: list[Tensor] = []
         options: dict[str, Any] = {"fused": True} if config.optimizer in FUSED else {}
         self.optimizer = OPTIMIZERS[config.optimizer](groups, lr=config.learning_rate, **options)  # pyright: ignore[reportCallIssue]
 
     def begin(self) -> None:
         """An iteration begins."""
         self.stopped.zero_()
-        self.first_skipped.zero_()
+        self._skipped.clear()
         self.num_updates = 0
+
+    @property
+    def first_skipped(self) -> Tensor:
+        """0-d: the number, from 1, of this iteration's first update that was skipped; 0: none was."""
+        if not self._skipped:
+            return torch.zeros_like(self.stopped)
+        flags = torch.stack(self._skipped)
+        return torch.where(flags.any(), flags.argmax() + 1, 0)
 
     def _rate_ratio(self, segment: str) -> float:
         """Of the segment's learning rate to the actor's."""
         critic_rate = self.config.critic_learning_rate if segment == "critic" else None
         return 1.0 if critic_rate is None else critic_rate / self.config.learning_rate
 
+    def differentiate(
+        self, outputs: Tensor | Sequence[Tensor], slopes: Sequence[Tensor] | None = None
+    ) -> None:
+        """Bring the gradient of the loss into `gradient`.
+
+        Args:
+            outputs: The loss (0-d); or what it was computed from.
+            slopes: In the latter case, the loss's gradient by each of `outputs`.
+        """
+        with torch.enable_grad():
+            found = torch.autograd.grad(
+                outputs, self.flat_parameters, slopes, allow_unused=True, materialize_grads=True
+            )
+        torch._foreach_copy_(self._gradient_of, found)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+
     @torch.no_grad()
-    def minimize(self, loss: Tensor, kl: Tensor, count: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
-        """One step on the mean loss of `count` rows, weighted by their number over processes.
+    def update(self, kl: Tensor, count: Tensor | int) -> tuple[Tensor, Tensor, Tensor]:
+        """One step along `gradient`, that of the mean loss of `count` rows, weighted by their number over
+        processes. `kl` is this process's.
 
         Returns:
             The gradient norm before clipping, the KL over all processes, and 1.0 where the step was skipped
             because it would have put a non-finite number into the weights. All 0-d.
         """
-        with torch.enable_grad():
-            gradients = torch.autograd.grad(
-                loss, self.flat_parameters, allow_unused=True, materialize_grads=True
-            )
-        torch.cat([g.reshape(-1) for g in gradients], out=self.gradient[:-3])
         if distributed.world_size() > 1:
             self.gradient[-3] = kl
             self.gradient[:-2] *= count
@@ -118,22 +138,29 @@ class FlatOptimizer(nn.Module):
             assert self.config.desired_kl is not None
             self.rate.copy_(adapt_learning_rate(self.rate, kl, self.config.desired_kl, self.config.lr_bounds))
         norm = self._clip()
-        skipped = (~norm.isfinite()).to(torch.float32)
+        is_left_out = skipped = (~norm.isfinite()).to(torch.float32)
         self.num_updates += 1
-        is_first = (skipped > 0) & (self.first_skipped == 0)
-        self.first_skipped += torch.where(is_first, float(self.num_updates), 0.0)
+        self._skipped.append(skipped)
         if self.config.max_kl is not None:
             self.stopped += (kl > self.config.max_kl) | (self.stopped > 0)
+            is_left_out = torch.maximum(is_left_out, (self.stopped > 0).to(skipped))
         # without rows there is nothing to learn; momentum alone must not move the weights
-        is_idle = (self.stopped > 0) | torch.as_tensor(count == 0, device=skipped.device)
-        self.step(torch.maximum(skipped, is_idle.to(skipped)))
+        if isinstance(count, Tensor):
+            is_left_out = torch.maximum(is_left_out, (count == 0).to(skipped))
+        elif not count:
+            is_left_out = torch.ones_like(skipped)
+        self.step(is_left_out)
         return norm, kl, skipped
 
     @torch.no_grad()
     def step(self, is_left_out: Tensor) -> None:
         """The optimiser's step on `gradient` as it is, unless `is_left_out` (0-d) is 1."""
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate * group["ratio"]
+            group["lr"] = self.rate if group["ratio"] == 1.0 else self.rate * group["ratio"]
+        if self.config.optimizer == "adam" and self.optimizer.state:
+            for group in self.optimizer.param_groups:
+                _adam_step(group, self.optimizer.state[group["params"][0]], is_left_out)
+            return
         if self.config.optimizer in FUSED:
             self.optimizer.found_inf = is_left_out  # pyright: ignore[reportAttributeAccessIssue]
             self.optimizer.step()
@@ -150,12 +177,38 @@ class FlatOptimizer(nn.Module):
         norms = torch.stack([torch.linalg.vector_norm(g) for g in self.segment_gradients])
         total = torch.linalg.vector_norm(norms)
         if self.config.grad_clip == "joint" or len(self.segment_gradients) == 1:
-            self.gradient[:-3].mul_((self.config.max_grad_norm / (total + 1e-6)).clamp(max=1.0))
+            self.gradient[:-3].mul_((self.config.max_grad_norm / (total + 1e-6)).clamp_(max=1.0))
         else:
-            scales = (self.config.max_grad_norm / (norms + 1e-6)).clamp(max=1.0).unbind()
+            scales = (self.config.max_grad_norm / (norms + 1e-6)).clamp_(max=1.0).unbind()
             for gradient, scale in zip(self.segment_gradients, scales, strict=True):
                 gradient.mul_(scale)
         return total
+
+
+def _adam_step(group: dict[str, Any], state: dict[str, Tensor], is_left_out: Tensor) -> None:
+    """What `torch.optim.Adam(fused=True)` does with its one parameter, without its preparations, which take
+    longer for a small network.
+    """
+    parameter = group["params"][0]
+    state["step"] += 1
+    torch._fused_adam_(  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+        [parameter],
+        [parameter.grad],
+        [state["exp_avg"]],
+        [state["exp_avg_sq"]],
+        [],
+        [state["step"]],
+        lr=group["lr"],
+        beta1=group["betas"][0],
+        beta2=group["betas"][1],
+        weight_decay=group["weight_decay"],
+        eps=group["eps"],
+        amsgrad=False,
+        maximize=False,
+        grad_scale=None,
+        found_inf=is_left_out,
+    )
+    state["step"] -= is_left_out
 
 
 def _unique(segments: Mapping[str, Iterable[nn.Parameter]]) -> dict[str, list[nn.Parameter]]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from surefoot import distributed
 from surefoot.algorithm.allocate import make_storage
+from surefoot.algorithm.closed_form import closed_form
 from surefoot.algorithm.config import PPOConfig
 from surefoot.algorithm.diagnostics import rollout_metrics, weighted_means
 from surefoot.algorithm.extension import Extension
@@ -29,7 +30,7 @@ from surefoot.algorithm.state import check_tensors, collect_state, restore_state
 from surefoot.algorithm.values import refresh_memory, rollout_values
 from surefoot.networks.actor_critic import ActorCritic
 from surefoot.networks.memory import forget
-from surefoot.types import Batch, EnvSpec, Hidden, Observations, PolicyOutput, Step
+from surefoot.types import Batch, Distribution, EnvSpec, Hidden, Observations, PolicyOutput, Step
 
 
 class PPO(nn.Module):
@@ -45,7 +46,11 @@ class PPO(nn.Module):
         objective: The policy's objective; default by `config.policy_objective`.
         seed: Of the streams of action noise, shuffling and extensions.
         storage: Where rollouts go; default: one with all that is read.
+
+    `advance`, `gradient` and `gae` are what `compile_ppo` may replace by compiled forms of themselves.
     """
+
+    gae = staticmethod(gae)
 
     def __init__(
         self,
@@ -85,6 +90,7 @@ class PPO(nn.Module):
         for i, extension in enumerate(self._each_extension()):
             segments[f"extensions.{i}"] = list(extension.policy_parameters())
         self.optimizer = FlatOptimizer(segments, config)
+        self.closed_form = closed_form(self)
         self.storage = storage or make_storage(
             self.spec, policy, self._each_extension(), config, num_steps_per_env, self.num_batches
         )
@@ -99,11 +105,14 @@ class PPO(nn.Module):
         policy.action_head.explore(self.spec.num_envs, step, self.action_generator)
         hidden = forget(self.hidden, self.storage.is_first[step]) if self.hidden else {}
         with torch.inference_mode():
-            distribution, self.hidden = policy.advance(policy.inputs(obs, ("actor",)), hidden)
+            distribution, self.hidden = self.advance(obs, hidden)
             raw = distribution.sample(self.action_generator)
         # outside: the storage and the environment need tensors that may be used and changed freely
         self.storage.add_action(obs, raw, distribution.params, hidden)
         return policy.to_env(raw)
+
+    def advance(self, obs: Observations, hidden: Hidden) -> tuple[Distribution, Hidden]:
+        return self.policy.advance(self.policy.inputs(obs, ("actor",)), hidden)
 
     def process_env_step(
         self,
@@ -146,7 +155,7 @@ class PPO(nn.Module):
         rollout, config = self.storage, self.config
         rollout.values, bootstrap, memory = self._values()
         self.hidden = {**self.hidden, **memory}
-        advantage, returns = gae(
+        advantage, returns = self.gae(
             self.reward,
             rollout.values,
             rollout.terminated,
@@ -214,17 +223,31 @@ class PPO(nn.Module):
             batch.advantage, metrics["Data/advantage_std"] = normalize_advantage(
                 batch.advantage, batch.mask, scale
             )
-        batch = self._augment(batch)
+        return metrics | self.step(self._augment(batch))
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        """One optimiser step; returns the terms to log."""
+        kl, terms = self.gradient(batch)
+        rows = batch.num_sampled if batch.mask is None else batch.sampled(batch.mask).sum()
+        norm, kl, skipped = self.optimizer.update(kl, rows)
+        self.policy.project()
+        terms |= {"Loss/kl": kl, "Loss/grad_norm": norm, "Loss/skipped_updates": skipped}
+        return terms | {"rows": torch.as_tensor(rows, device=kl.device)}
+
+    def gradient(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss's gradient into the optimiser's buffer; the mean KL(old ‖ new) and the terms to log."""
+        outputs, slopes, kl, terms = (self.closed_form or self.forward)(batch)
+        self.optimizer.differentiate(outputs, slopes)
+        return kl, terms
+
+    def forward(self, batch: Batch) -> tuple[Tensor, None, Tensor, dict[str, Tensor]]:
+        """The whole loss of a mini-batch, whose gradient is left to autograd."""
         out = self.policy.evaluate(batch.inputs, batch.actions, self.action_generator, batch.hidden)
         loss, kl, terms = self._loss(batch, out)
         for extension in self._each_extension():
             for name, term in extension.loss(batch, out, self.policy).items():
                 loss, terms[name] = loss + term, terms.get(name, 0.0) + term
-        rows = batch.sampled(torch.ones_like(batch.index) if batch.mask is None else batch.mask).sum()
-        norm, kl, skipped = self.optimizer.minimize(loss, kl, rows)
-        self.policy.project()
-        terms |= {"Loss/kl": kl, "Loss/grad_norm": norm, "Loss/skipped_updates": skipped, "rows": rows}
-        return metrics | terms
+        return loss, None, kl, terms
 
     def _augment(self, batch: Batch) -> Batch:
         """Rows added by extensions, with their inputs normalised as the sampled ones were."""
@@ -250,7 +273,8 @@ class PPO(nn.Module):
         sampled = batch.sampled
         mask = None if batch.mask is None else sampled(batch.mask)
         surrogate = masked_mean(self.objective(log_ratio, batch.advantage, kl), batch.mask)
-        value = masked_mean(self._value_loss(batch, out.value), batch.mask)
+        of_loss = map(self._in_units_of_loss, (out.value, batch.old_value, batch.returns))
+        value = masked_mean(value_loss(self.config, *of_loss, clip=self.objective.clip), batch.mask)
         entropy = masked_mean(sampled(out.entropy), mask)
         clipped = clip_fraction(sampled(log_ratio).detach().exp(), self.objective.clip)
         terms = {
@@ -262,14 +286,10 @@ class PPO(nn.Module):
         loss = surrogate + self.config.value_loss_coef * value - self.entropy_coef * entropy
         return loss, masked_mean(sampled(kl).detach(), mask), terms
 
-    def _value_loss(self, batch: Batch, value: Tensor) -> Tensor:
-        """[M], in normalised units where the critic normalises values."""
-        old_value, returns = batch.old_value, batch.returns
-        if self.policy.value_normalizer is not None:
-            value, old_value, returns = map(
-                self.policy.value_normalizer.normalize, (value, old_value, returns)
-            )
-        return value_loss(self.config, value, old_value, returns, self.objective.clip)
+    def _in_units_of_loss(self, value: Tensor) -> Tensor:
+        """Normalised where the critic normalises values."""
+        normalizer = self.policy.value_normalizer
+        return value if normalizer is None else normalizer.normalize(value)
 
     # ------------------------------------------------------------------ between iterations
 
@@ -303,7 +323,8 @@ class PPO(nn.Module):
         config, now = self.config, (self.max_iterations, self.iteration)
         self.optimizer.begin()
         self.objective.clip.fill_(schedule_value(config.clip_schedule, config.clip_param, *now))
-        self.entropy_coef = schedule_value(config.entropy_schedule, config.entropy_coef, *now)
+        entropy_coef = schedule_value(config.entropy_schedule, config.entropy_coef, *now)
+        self.entropy_coef = torch.full_like(self.objective.clip, entropy_coef)
         if not config.is_adaptive:
             rate = schedule_value(config.rate_schedule(), config.learning_rate, *now)
             self.optimizer.rate.fill_(rate)

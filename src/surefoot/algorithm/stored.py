@@ -20,9 +20,12 @@ class GatheredObservations(Mapping[str, Tensor]):
         self._gathered: dict[str, Tensor] = {}
 
     def __getitem__(self, group: str) -> Tensor:
-        if group not in self._gathered:
-            self._gathered[group] = self._observations[group][:-1].flatten(0, 1)[self._index]
-        return self._gathered[group]
+        if group in self._gathered:
+            return self._gathered[group]
+        rows = self._observations[group][:-1].flatten(0, 1)[self._index]
+        if not torch.compiler.is_compiling():  # a graph's own tensors must not be kept beyond it
+            self._gathered[group] = rows
+        return rows
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._observations)

@@ -9,7 +9,6 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from surefoot import distributed
 from surefoot.algorithm.config import Weight
 from surefoot.algorithm.extension import Extension
 from surefoot.algorithm.losses import masked_mean
@@ -18,7 +17,7 @@ from surefoot.algorithm.values import memory_along
 from surefoot.errors import ConfigError
 from surefoot.extensions.mirrors import Mirror, check_mirror, make_mirrors
 from surefoot.networks.actor_critic import ActorCritic
-from surefoot.types import Batch, EnvSpec, Observations, PolicyOutput, Stats
+from surefoot.types import Batch, EnvSpec, Observations, PolicyOutput
 
 
 class Symmetry(Extension):
@@ -75,7 +74,6 @@ class Symmetry(Extension):
             for k in range(len(self.mirrors)):
                 self.register_buffer(f"{name}_{k}", state.clone())
         self.kept: list[dict[str, Tensor]] = []
-        self.errors: list[Tensor] = []
         self.is_new = True
 
     def make_mirrors(self, spec: EnvSpec, policy: ActorCritic) -> list[Mirror]:
@@ -116,13 +114,10 @@ class Symmetry(Extension):
     def loss(self, batch: Batch, out: PolicyOutput, policy: ActorCritic) -> dict[str, Tensor]:
         with torch.set_grad_enabled(self.use_mirror_loss):
             error = self._error(batch, out, policy)
-        self.errors.append(error.detach())
-        return {"Symmetry/mirror_loss": self.mirror_loss_coeff * error} if self.use_mirror_loss else {}
-
-    def learn(self, rollout: RolloutStorage) -> Stats:
-        error = distributed.mean(torch.stack(self.errors).mean())
-        self.errors.clear()
-        return {"Symmetry/error": error}
+        terms = {"Symmetry/error": error.detach()}  # without a gradient it is only logged
+        return terms | (
+            {"Symmetry/mirror_loss": self.mirror_loss_coeff * error} if self.use_mirror_loss else {}
+        )
 
     # ------------------------------------------------------------------ parts
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -98,9 +99,9 @@ class Body(nn.Module):
         wide = [None if x is None else at_least_float32(x) for x in (state, estimate)]
         return BodyOutput(at_least_float32(features), *wide)
 
-    def low_precision(self, device: torch.device) -> torch.autocast:
+    def low_precision(self, device: torch.device) -> AbstractContextManager[object]:
         """The context in which the parts below run."""
-        return torch.autocast(device.type, torch.bfloat16, enabled=self.mixed_precision)
+        return torch.autocast(device.type, torch.bfloat16) if self.mixed_precision else nullcontext()
 
     def encode(self, inputs: Inputs) -> Tensor:
         """The vector and the encoded images [..., E]."""

@@ -22,7 +22,14 @@ _PACKAGES = ("torch", "gymnasium", "mujoco", "numpy")
 
 
 def write_manifest(
-    directory: Path, *, task: str | None, seed: int, device: torch.device, iteration: int, is_exact: bool
+    directory: Path,
+    *,
+    task: str | None,
+    seed: int,
+    device: torch.device,
+    iteration: int,
+    is_exact: bool,
+    compile_mode: str,
 ) -> None:
     """Write the file, or add a session to it where the run goes on.
 
@@ -33,6 +40,7 @@ def write_manifest(
         device: Of the algorithm.
         iteration: Where this session starts.
         is_exact: Whether a resumed run repeats an uninterrupted one bit for bit.
+        compile_mode: What was decided: `off`, `default` or `cudagraph`.
     """
     path = directory / "manifest.json"
     data: dict[str, Any] = {}
@@ -50,7 +58,7 @@ def write_manifest(
         "versions": versions(_PACKAGES),
         "git": git_state(Path.cwd()),
         "determinism": "exact" if is_exact else "seeded",
-        "compile": "off",
+        "compile": compile_mode,
     }
     if not data:
         data = {"task": task, "version": versions(["surefoot"])["surefoot"], "seed": seed, **session}

@@ -21,6 +21,7 @@ from surefoot.training import resume
 from surefoot.training.action_masks import ActionMaskGuard
 from surefoot.training.build import build_algorithm, resolve_config
 from surefoot.training.checkpoint import find_checkpoint, load_checkpoint
+from surefoot.training.compilation import Compilation
 from surefoot.training.devices import available_device, observations_to, step_to
 from surefoot.training.drift import DriftWatch
 from surefoot.training.env_log import EnvLog
@@ -93,7 +94,7 @@ class OnPolicyRunner:
         self.observations: Observations | None = None
         self.is_continued = False
         self.hooks: list[Hook] = build_hooks(self.config)
-        self.files, self.checkpoints = RunFiles(), CheckpointFiles()
+        self.files, self.checkpoints, self.compilation = RunFiles(), CheckpointFiles(), Compilation()
         has_evaluation = distributed.gather_objects(eval_env is not None)[0]
         self.evaluation = EvaluationHook(eval_env) if has_evaluation else None
 
@@ -125,7 +126,7 @@ class OnPolicyRunner:
         self.last_iteration = self.iteration + num_learning_iterations
         resume.claim_run_dir(self)
         reason = "failed"
-        hooks = [*self.hooks, self.files, self.checkpoints]
+        hooks = [*self.hooks, self.compilation, self.files, self.checkpoints]
         with Interrupts() as self._interrupts, training_threads(self.config):
             self._started = time.perf_counter() - self.wall_time_s
             try:

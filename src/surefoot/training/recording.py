@@ -115,6 +115,7 @@ class RunFiles(Hook):
                 device=runner.device,
                 iteration=runner.iteration,
                 is_exact=runner.device.type == "cpu" and can_restore(runner.env),
+                compile_mode=runner.compilation.mode or "off",
             )
         project = runner.config.experiment_name or runner.task or "surefoot"
         return open_loggers(runner.config.logger, directory, runner.iteration, project, config)

@@ -53,6 +53,7 @@ def collect(runner: OnPolicyRunner) -> dict[str, Any]:
         "config": to_dict(runner.config),
         "spec": spec_to_data(runner.alg.spec),
         "device": runner.device.type,
+        "compile": runner.compilation.mode,
         "algorithm": algorithm,
         "best": runner.checkpoints.state_dict(),
         "hooks": {name: hook.state_dict() for name, hook in _named(runner.hooks)},
@@ -87,6 +88,7 @@ def restore(runner: OnPolicyRunner, state: Mapping[str, Any], file: Path) -> Non
     runner.iteration = state["iteration"] + 1
     runner.env_steps, runner.wall_time_s = state["env_steps"], state["wall_time_s"]
     runner.checkpoints.load_state_dict(state["best"])
+    runner.compilation.load(state.get("compile"))
     # what else was learned may be divided otherwise
     runner.skips.load_state_dict({**state["skips"], "good": None} if own is None else own["skips"])
     for name, hook in _named(runner.hooks):

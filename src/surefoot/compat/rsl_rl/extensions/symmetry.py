@@ -18,7 +18,7 @@ from surefoot.errors import ConfigError
 from surefoot.extensions import symmetry
 from surefoot.extensions.mirrors import Mirror, check_mirror, probe, probe_actions
 from surefoot.networks.actor_critic import ActorCritic
-from surefoot.types import Batch, EnvSpec, Observations, PolicyOutput
+from surefoot.types import EnvSpec, Observations
 
 AugmentationFunction = Callable[..., tuple[TensorDict | None, Tensor | None]]
 """`(env, obs, actions)` to both with their images appended, one symmetry after the other, along the rows:
@@ -182,10 +182,6 @@ class ClientSymmetry(symmetry.Symmetry):
                 warnings.warn(f"{error} RSL-RL trains on, and so does this run.", stacklevel=2)
             mirrors.append(mirror)
         return mirrors
-
-    def loss(self, batch: Batch, out: PolicyOutput, policy: ActorCritic) -> dict[str, Tensor]:
-        is_used = self.use_data_augmentation or self.use_mirror_loss
-        return super().loss(batch, out, policy) if is_used or not self.errors else {}
 
 
 class Symmetry:

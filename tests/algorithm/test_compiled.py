@@ -1,0 +1,193 @@
+"""Compiled PPO: the same results, chosen where it pays, and never the end of a run."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+from hand_made import Task, make_ppo, make_spec, weights_of
+from torch._dynamo.utils import counters
+
+from surefoot.algorithm import compiled
+from surefoot.algorithm.compiled import compile_ppo, decide, missing_compiler
+from surefoot.algorithm.config import PPOConfig
+from surefoot.algorithm.extension import Extension
+from surefoot.algorithm.ppo import PPO
+from surefoot.algorithm.schedules import ScheduleConfig
+from surefoot.errors import ConfigError
+from surefoot.extensions.rnd import RND
+from surefoot.extensions.symmetry import Symmetry
+from surefoot.networks.config import ActorConfig, CriticConfig
+from surefoot.types import Batch, MirrorMap, PolicyOutput
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+needs_compiler = pytest.mark.skipif(missing_compiler(CPU) is not None, reason="no C++ compiler")
+# 8 · 4 rows in mini-batches of 11, 11 and 10
+CONFIG = PPOConfig(num_mini_batches=3, num_learning_epochs=2, entropy_coef=0.01, compile="off")
+
+
+def swapped(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.arange(size).flip(0), torch.ones(size)
+
+
+MIRROR = MirrorMap({"policy": swapped(3)}, swapped(2))
+RECURRENT: dict[str, Any] = {"hidden_dims": [8], "rnn_type": "gru", "rnn_hidden_dim": 8}
+CASES: dict[str, Callable[[], PPO]] = {
+    "Gaussian": lambda: make_ppo(replace(CONFIG, entropy_schedule=ScheduleConfig(type="linear"))),
+    "discrete": lambda: make_ppo(CONFIG, make_spec(4, 3, gymnasium.spaces.Discrete(3)), network="shared"),
+    "symmetry": lambda: make_ppo(
+        replace(CONFIG, schedule="linear"),
+        make_spec(4, 3, 2, MIRROR),
+        extensions=[Symmetry(use_data_augmentation=True, use_mirror_loss=True)],
+    ),
+    "RND": lambda: make_ppo(replace(CONFIG, normalize_advantage_per_mini_batch=True), extensions=[RND()]),
+}
+
+
+def run(ppo: PPO) -> list[dict[str, torch.Tensor]]:
+    return Task(seed=3).run(ppo, 3)
+
+
+def assert_alike(ours: PPO, theirs: PPO) -> None:
+    history, reference = run(ours), run(theirs)
+    for mine, other in zip(history, reference, strict=True):
+        assert mine.keys() == other.keys()
+        for name, value in other.items():
+            torch.testing.assert_close(mine[name], value, rtol=1e-5, atol=1e-5, msg=lambda m: f"{name}: {m}")  # noqa: B023
+    weights = weights_of(theirs)
+    for name, value in weights_of(ours).items():
+        torch.testing.assert_close(value, weights[name], rtol=1e-5, atol=1e-5)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # the compiler's own
+@pytest.mark.parametrize("case", CASES)
+def test_three_iterations_are_those_of_eager(case: str) -> None:
+    torch.compiler.reset()
+    counters.clear()
+    said: list[str] = []
+    ppo = CASES[case]()
+    compile_ppo(ppo, "default", said.append)
+    assert_alike(ppo, CASES[case]())
+    assert said == []
+    # of mini-batches there are two lengths; nothing is compiled once more
+    assert counters["stats"]["unique_graphs"] <= 4
+
+
+def test_a_recurrent_policy_stays_as_it_is_and_says_so() -> None:
+    said: list[str] = []
+    ppo = make_ppo(CONFIG, actor=ActorConfig(**RECURRENT), critic=CriticConfig(**RECURRENT))
+    compile_ppo(ppo, "default", said.append)
+    Task().run(ppo)
+    assert said == ["compile: off, because the policy is recurrent"]
+
+
+class Odd(Extension):
+    """Asks the numbers themselves, which no graph can."""
+
+    def loss(self, batch: Batch, out: PolicyOutput, policy: Any) -> dict[str, torch.Tensor]:
+        return {"Aux/odd": out.value.mean() * float(out.value.detach().sum() > 0)}
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # the compiler's own
+def test_what_cannot_be_compiled_goes_on_eagerly_with_a_line_that_says_why() -> None:
+    said: list[str] = []
+    ppo = make_ppo(CONFIG, extensions=[Odd()])
+    compile_ppo(ppo, "default", said.append)
+    assert_alike(ppo, make_ppo(CONFIG, extensions=[Odd()]))
+    (line,) = said
+    assert line.startswith("compile: the mini-batch goes on uncompiled: ")
+    assert "\n" not in line
+
+
+def test_a_compiler_that_fails_never_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_function: Any, **_: Any) -> Any:
+        def call(*_: Any) -> Any:
+            raise RuntimeError("C++ compile error\nof many lines")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", broken)
+    said: list[str] = []
+    ppo = make_ppo(CONFIG)
+    compile_ppo(ppo, "default", said.append)
+    assert_alike(ppo, make_ppo(CONFIG))
+    assert said == [
+        f"compile: {what} goes on uncompiled: RuntimeError: C++ compile error"
+        for what in ("acting", "GAE", "the mini-batch")
+    ]
+
+
+def test_an_error_of_the_users_own_is_raised_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(Extension):
+        def loss(self, batch: Batch, out: PolicyOutput, policy: Any) -> dict[str, torch.Tensor]:
+            raise ConfigError("mine")
+
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    ppo = make_ppo(CONFIG, extensions=[Broken()])
+    compile_ppo(ppo, "default", lambda _: None)
+    with pytest.raises(ConfigError, match="mine"):
+        Task().run(ppo)
+
+
+def test_off_undoes_it() -> None:
+    ppo = make_ppo(CONFIG)
+    compile_ppo(ppo, "default", lambda _: None)
+    compile_ppo(ppo, "off", lambda _: None)
+    assert not {"gradient", "advance", "gae"} & set(vars(ppo))
+
+
+def test_auto_compiles_where_the_run_is_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "missing_compiler", lambda _: None)
+    config = PPOConfig(num_learning_epochs=10, mini_batch_size=64)
+    # 2048 rows: 10 · (32 · 0.5 ms + 2.048 ms) = 0.18 s an iteration
+    assert decide(config, CPU, 2048, 320)[0] == "off"
+    assert decide(config, CPU, 2048, 340)[0] == "default"
+    assert decide(replace(config, compile="cudagraph"), CUDA, 2048, 1)[0] == "cudagraph"
+    assert decide(replace(config, compile=True), CPU, 2048, 1) == ("default", "as configured")
+    assert decide(replace(config, compile=False), CPU, 2048, 10**6) == ("off", "as configured")
+    assert decide(replace(config, compile="cudagraph"), CPU, 2048, 1)[0] == "default"
+
+
+def test_without_a_compiler_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    mode, why = decide(PPOConfig(compile="default"), CPU, 2048, 10**6)
+    assert mode == "off"
+    assert why == "no C++ compiler (no-such-compiler) is on the path"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("mode", ["off", "cudagraph"])
+def test_an_iteration_reads_the_gpu_at_most_three_times(mode: str) -> None:
+    spec = replace(make_spec(64, 8, 4), device=CUDA)
+    ppo = make_ppo(CONFIG, spec, prepare=lambda policy: policy.to(CUDA) and None)
+    compile_ppo(ppo, mode, lambda _: None)
+    generator = torch.Generator(device=CUDA).manual_seed(1)
+
+    def iterate() -> None:
+        never = torch.zeros(64, dtype=torch.bool, device=CUDA)
+        obs = {"policy": torch.randn(64, 8, device=CUDA, generator=generator)}
+        for _ in range(ppo.storage.num_transitions_per_env):
+            ppo.act(obs)
+            ppo.process_env_step(obs, torch.zeros(64, device=CUDA), never, {})
+        ppo.compute_returns(obs)
+        ppo.update()
+
+    iterate()  # compiles, and gives the optimiser its state
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.ones((), device=CUDA).item()  # the counter counts
+            iterate()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert 1 <= sum("synchroniz" in str(w.message) for w in caught) <= 1 + 3
