@@ -8,9 +8,10 @@ All contenders learn from the same noise, a fresh rollout for each repetition, a
 is timed. A peer that is not installed is named and left out.
 
 `products` is the limit: `mm` for each layer's output, weight gradient and input gradient (not the first
-layer's) for the same rows, in preallocated memory, without bias or activation. `plain` is PyTorch as a careful
-reader of CleanRL would write it. Ours and RSL-RL's adapt the learning rate to the KL in the legged regimes and
-keep it fixed in the others; both normalise advantages over the rollout, the rest in each mini-batch.
+layer's) for the same rows, in preallocated memory, without bias or activation. `plain` is PyTorch as a
+careful reader of CleanRL would write it. Ours and RSL-RL's adapt the learning rate to the KL in the legged
+regimes and keep it fixed in the others; both normalise advantages over the rollout, the rest in each
+mini-batch.
 
 Ratios are medians over the repetitions, of the process's CPU time first: on a shared machine the wall clock,
 beside it, also counts what others do.
