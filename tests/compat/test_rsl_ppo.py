@@ -507,3 +507,34 @@ def test_a_learning_loop_of_the_clients_own_finds_what_rsl_rl_has():
         for rows in found["kept"]:
             assert (rows and len(rows)) == parts
             assert parts is None or all(x.shape == (NUM_STEPS, 1, NUM_ENVS, 8) for x in rows)
+
+
+@pytest.mark.filterwarnings("ignore:the value after a time limit")
+@pytest.mark.parametrize("way", ["in place", "whole"])
+def test_rewards_that_a_client_writes_into_the_storage_count(way: str) -> None:
+    extras = {"time_outs": torch.ones(NUM_ENVS)}
+    dones = torch.tensor([1.0, 0, 0, 0])
+
+    class Own(PPO):
+        def compute_returns(self, obs: Any) -> None:
+            if way == "in place":
+                self.storage.rewards[2] += 1.0
+            else:
+                self.storage.rewards = self.storage.rewards + torch.eye(NUM_STEPS)[2].view(-1, 1, 1)
+            super().compute_returns(obs)
+
+    class BySteps(PPO):
+        def process_env_step(self, obs: Any, rewards: Any, dones: Any, extras: Any) -> None:
+            super().process_env_step(obs, rewards + float(self.storage.step == 2), dones, extras)
+
+    returns = []
+    for kind in (Own, BySteps):
+        torch.manual_seed(0)
+        obs = make_obs()
+        storage = RolloutStorage("rl", NUM_ENVS, NUM_STEPS, obs, [NUM_ACTIONS])
+        ppo = kind(*make_models(obs), storage)
+        for _ in range(2):
+            run(ppo, extras, dones)
+            returns.append(ppo.storage.returns.clone())
+            ppo.storage.clear()
+    torch.testing.assert_close(returns[:2], returns[2:])

@@ -497,6 +497,24 @@ def test_c10_a_resumed_run_equals_one_that_was_never_stopped(tmp_path):
         }
 
 
+@pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
+def test_c10_a_resumed_memory_goes_on_with_the_episodes(tmp_path, rnn_type):
+    def recurrent(name, **kwargs):
+        cfg = config()
+        for part in ("actor", "critic"):
+            cfg[part] |= {"class_name": "RNNModel", "rnn_type": rnn_type, "rnn_hidden_dim": 4}
+        torch.manual_seed(5)
+        return OnPolicyRunner(Env(**kwargs), cfg, str(tmp_path / name))
+
+    whole = recurrent("whole")
+    whole.learn(2)
+    recurrent("parts").learn(1)
+    resumed = recurrent("parts", seed=9)
+    resumed.load(str(tmp_path / "parts" / "model_0.pt"))
+    resumed.learn(1)
+    assert same(weights(whole), weights(resumed))
+
+
 def test_a_policy_that_is_only_used_keeps_its_own_random_numbers(tmp_path):
     runner(tmp_path).learn(1)
     made = runner()

@@ -27,6 +27,7 @@ class Algorithm(ABC):
 
     names: ClassVar[tuple[str, str]]
     """Of the models, as attributes."""
+    storage: RolloutStorage
     rnd: Any = None
 
     def __init__(
@@ -79,6 +80,22 @@ class Algorithm(ABC):
     @property
     def _pair(self) -> tuple[MLPModel, MLPModel]:
         return getattr(self, self.names[0]), getattr(self, self.names[1])
+
+    def memories(self) -> dict[str, Any]:
+        """What is remembered of the running episodes: the state of each model, and which [N] begin."""
+        states = {name: getattr(self, name).get_hidden_state() for name in self.names}
+        return {**states, "is_first": self.storage.rollout.is_first[0]}
+
+    def remember(self, memories: Mapping[str, Any]) -> None:
+        """The reverse, where the episodes go on."""
+        self.storage.rollout.is_first[0] = memories["is_first"]
+        for name in self.names:
+            state = memories[name]
+            if isinstance(state, torch.Tensor):
+                state = state.to(self.device)
+            elif state is not None:  # of an LSTM
+                state = tuple(part.to(self.device) for part in state)
+            getattr(self, name).reset(hidden_state=state)
 
     def reduce_parameters(self) -> None:
         """Average the gradients over processes, for a learning loop of the client's own."""

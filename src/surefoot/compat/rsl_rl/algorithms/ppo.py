@@ -212,9 +212,10 @@ class PPO(Algorithm):
 
     def compute_returns(self, obs: Mapping[str, Tensor]) -> None:
         """Advantages and returns of the rollout; `obs` [N, ...] followed its last step."""
-        self._take_settings()
         rollout = self.engine.storage
         with torch.inference_mode(False):
+            self.storage.take_rewards()  # with the discount that they were stored with
+            self._take_settings()
             rollout.values[-1] = self._value_without_memory(obs).reshape(-1)
             self.engine.compute_returns(obs)
             self.intrinsic_rewards = self.engine.reward - rollout.rewards if self._extensions else None

@@ -125,7 +125,7 @@ class OnPolicyRunner:
         """Everything before the first iteration of this call; returns the present observations."""
         is_back = False
         if self._saved_progress is not None:
-            is_back = progress.restore(self._saved_progress, self.logger, self.env)
+            is_back = progress.restore(self._saved_progress, self.logger, self.env, self.alg)
             self._saved_progress = None
         if init_at_random_ep_len and not is_back:
             self._adapter.randomize_episode_lengths()
@@ -240,7 +240,7 @@ class OnPolicyRunner:
             raise ConfigError(f"save: format '{format}'; expected 'surefoot' or 'rsl_rl'.")
         saved = {**self.alg.save(), "iter": self._last_iteration, "infos": infos}
         if format == "surefoot":
-            saved[progress.KEY] = progress.collect(self._num_done, self.logger, self.env)
+            saved[progress.KEY] = progress.collect(self._num_done, self.logger, self.env, self.alg)
         else:
             saved = {key: part for key, part in saved.items() if not key.startswith("surefoot")}
         write_whole(Path(path), to_plain(saved))

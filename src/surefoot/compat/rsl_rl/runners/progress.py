@@ -17,13 +17,14 @@ KEY = "surefoot_run"
 """Where it stands in a checkpoint; rsl-rl-lib reads past it."""
 
 
-def collect(iterations: int, logger: Logger, env: Any) -> dict[str, Any]:
+def collect(iterations: int, logger: Logger, env: Any, alg: Any) -> dict[str, Any]:
     """As tensors and plain data.
 
     Args:
         iterations: Done so far.
         logger: Of the run.
         env: The client's environment.
+        alg: The algorithm, which may remember the running episodes.
     """
     owner, state = _stateful(env), None
     if owner is not None:
@@ -35,10 +36,11 @@ def collect(iterations: int, logger: Logger, env: Any) -> dict[str, Any]:
         "logger": logger.state_dict(),
         "rng": global_random_state(),
         "env": state,
+        "memories": None if state is None or not hasattr(alg, "memories") else to_plain(alg.memories()),
     }
 
 
-def restore(state: Mapping[str, Any], logger: Logger, env: Any) -> bool:
+def restore(state: Mapping[str, Any], logger: Logger, env: Any, alg: Any) -> bool:
     """The reverse, when training goes on: a policy that is only used keeps its own random streams.
 
     Returns:
@@ -52,6 +54,8 @@ def restore(state: Mapping[str, Any], logger: Logger, env: Any) -> bool:
         if owner is not None and state["env"] is not None and state["num_envs"] == env.num_envs:
             owner.load_state_dict(state["env"])
             is_back = True
+            if state.get("memories") is not None and hasattr(alg, "remember"):
+                alg.remember(state["memories"])
         restore_global_random_state(state["rng"])
     if not is_back:
         logger.forget_running_episodes()

@@ -133,6 +133,7 @@ class RolloutStorage:
         if training_type == "distillation":
             self.privileged_actions = torch.zeros_like(self.rollout.actions)
         self.keeps_memories, self.gamma = True, 0.0
+        self._rewards = torch.zeros_like(self.rollout.bootstrap).unsqueeze(-1)
         self._memories = (_Memories(), _Memories())
 
     def cut_sequences(self, num_mini_batches: int) -> None:
@@ -200,6 +201,7 @@ class RolloutStorage:
         finals = given.final_observations
         rewards = given.rewards.reshape(-1)
         rollout.add_transition(Step(given.observations, rewards, dones & ~truncated, truncated, finals))
+        self._rewards[t, :, 0] = rollout.rewards[t] + self.gamma * rollout.bootstrap[t]
 
     def _allocate(self, params: Mapping[str, Tensor]) -> None:
         # `actions` stand there from the start, so that they may be read
@@ -233,8 +235,20 @@ class RolloutStorage:
 
     @property
     def rewards(self) -> Tensor:
-        """[T, N, 1], with what stands for the rest of an episode that the clock ended."""
-        return (self.rollout.rewards + self.gamma * self.rollout.bootstrap).unsqueeze(-1)
+        """[T, N, 1], with what stands for the rest of an episode that the clock ended. What is written into
+        it before the returns are computed counts.
+        """
+        return self._rewards
+
+    @rewards.setter
+    def rewards(self, x: Tensor) -> None:
+        self._rewards.copy_(x)
+
+    def take_rewards(self) -> None:
+        """Let the rollout have what a client has written into `rewards`."""
+        rollout = self.rollout
+        # exactly 0 where nothing was written
+        rollout.rewards += self._rewards.squeeze(-1) - (rollout.rewards + self.gamma * rollout.bootstrap)
 
     @property
     def dones(self) -> Tensor:
