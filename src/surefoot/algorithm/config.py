@@ -116,7 +116,7 @@ class PPOConfig(Checked):
     """Run the networks' bodies in bfloat16; heads, probabilities, losses and normalisers stay float32. Faster
     on accelerators with large networks, seldom on a CPU."""
 
-    compile: Literal["auto", "off", "default", "cudagraph"] | bool = "auto"
+    compile: Literal["auto", "off", "default", "cudagraph"] | bool = "off"
     """torch.compile of the mini-batch's gradient, of acting and of GAE: `off` (false), `default` (true),
     `cudagraph` (on a GPU, without the time to launch each kernel), or `auto`: where a compiler is there and
     the run is long enough to repay compiling. Results are the same up to rounding. Where something cannot be

@@ -16,7 +16,7 @@ from surefoot.algorithm.light_adam import LightAdam
 from surefoot.algorithm.schedules import adapt_learning_rate
 
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
-    "adam": LightAdam,
+    "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
     "sgd": torch.optim.SGD,
     "rmsprop": torch.optim.RMSprop,
@@ -77,7 +77,8 @@ class FlatOptimizer(nn.Module):
         self.num_updates = 0
         self._skipped: list[Tensor] = []
         options: dict[str, Any] = {"fused": True} if config.optimizer in FUSED else {}
-        self.optimizer = OPTIMIZERS[config.optimizer](groups, lr=config.learning_rate, **options)  # pyright: ignore[reportCallIssue]
+        kind = LightAdam if config.optimizer == "adam" else OPTIMIZERS[config.optimizer]
+        self.optimizer = kind(groups, lr=config.learning_rate, **options)  # pyright: ignore[reportCallIssue]
 
     def begin(self) -> None:
         """An iteration begins."""

@@ -48,6 +48,8 @@ class OptimizerView:
         """As torch's own optimiser over the same parameters would give it."""
         [flat] = self._flat.optimizer.param_groups[0]["params"]
         state = self._flat.optimizer.state.get(flat, {})
+        if not float(state.get("step", 1)):
+            state = {}  # nothing was learned yet; torch's own then has none either
         cut = {name: _cut(x, self._flat.flat_parameters, flat) for name, x in state.items()}
         places = {id(p): i for i, p in enumerate(self._flat.flat_parameters)}
         entries = {
