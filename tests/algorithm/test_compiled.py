@@ -147,7 +147,7 @@ def test_off_undoes_it() -> None:
 
 def test_auto_compiles_where_the_run_is_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "missing_compiler", lambda _: None)
-    config = PPOConfig(num_learning_epochs=10, mini_batch_size=64)
+    config = PPOConfig(num_learning_epochs=10, mini_batch_size=64, compile="auto")
     # 2048 rows: 10 · (32 · 0.5 ms + 2.048 ms) = 0.18 s an iteration
     assert decide(config, CPU, 2048, 320)[0] == "off"
     assert decide(config, CPU, 2048, 340)[0] == "default"

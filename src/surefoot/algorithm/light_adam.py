@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.optim import Adam, Optimizer
+from torch.optim import Optimizer
 
 
 def _plain(name: str) -> Callable[..., Any]:
@@ -15,7 +15,7 @@ def _plain(name: str) -> Callable[..., Any]:
     return getattr(method, "__wrapped__", method)
 
 
-class LightAdam(Adam):
+class Adam(torch.optim.Adam):
     """`torch.optim.Adam` whose state exists before the first step.
 
     The first call of any of these methods, and of `step`, would import `torch._dynamo` and all that it needs,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from surefoot import distributed
 from surefoot.algorithm.config import PPOConfig
-from surefoot.algorithm.light_adam import LightAdam
+from surefoot.algorithm.light_adam import Adam
 from surefoot.algorithm.schedules import adapt_learning_rate
 
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
@@ -77,7 +77,7 @@ class FlatOptimizer(nn.Module):
         self.num_updates = 0
         self._skipped: list[Tensor] = []
         options: dict[str, Any] = {"fused": True} if config.optimizer in FUSED else {}
-        kind = LightAdam if config.optimizer == "adam" else OPTIMIZERS[config.optimizer]
+        kind = Adam if config.optimizer == "adam" else OPTIMIZERS[config.optimizer]
         self.optimizer = kind(groups, lr=config.learning_rate, **options)  # pyright: ignore[reportCallIssue]
 
     def begin(self) -> None:
@@ -109,8 +109,10 @@ class FlatOptimizer(nn.Module):
             slopes: In the latter case, the loss's gradient by each of `outputs`.
         """
         with torch.enable_grad():
+            if slopes is not None:
+                outputs = _Start.apply(slopes, *outputs)  # pyright: ignore[reportAssignmentType]
             found = torch.autograd.grad(
-                outputs, self.flat_parameters, slopes, allow_unused=True, materialize_grads=True
+                outputs, self.flat_parameters, allow_unused=True, materialize_grads=True
             )
         torch._foreach_copy_(self._gradient_of, found)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
 
@@ -210,6 +212,21 @@ def _adam_step(group: dict[str, Any], state: dict[str, Tensor], is_left_out: Ten
         found_inf=is_left_out,
     )
     state["step"] -= is_left_out
+
+
+class _Start(torch.autograd.Function):
+    """A loss whose gradient by some tensors is known. `grad_outputs` of `torch.autograd.grad` says the same,
+    and imports a library of symbolic mathematics for it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, slopes: Sequence[Tensor], *outputs: Tensor) -> Tensor:
+        ctx.slopes = slopes
+        return outputs[0].new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        return None, *ctx.slopes
 
 
 def _unique(segments: Mapping[str, Iterable[nn.Parameter]]) -> dict[str, list[nn.Parameter]]:

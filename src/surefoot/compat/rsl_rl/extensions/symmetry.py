@@ -13,12 +13,13 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from surefoot.algorithm.extension import Extension
+from surefoot.algorithm.rollout_storage import RolloutStorage
 from surefoot.compat.rsl_rl.utils.utils import resolve_callable
 from surefoot.errors import ConfigError
 from surefoot.extensions import symmetry
 from surefoot.extensions.mirrors import Mirror, check_mirror, probe, probe_actions
 from surefoot.networks.actor_critic import ActorCritic
-from surefoot.types import EnvSpec, Observations
+from surefoot.types import Batch, EnvSpec, Observations, PolicyOutput
 
 AugmentationFunction = Callable[..., tuple[TensorDict | None, Tensor | None]]
 """`(env, obs, actions)` to both with their images appended, one symmetry after the other, along the rows:
@@ -182,6 +183,17 @@ class ClientSymmetry(symmetry.Symmetry):
                 warnings.warn(f"{error} RSL-RL trains on, and so does this run.", stacklevel=2)
             mirrors.append(mirror)
         return mirrors
+
+    def prepare(self, rollout: RolloutStorage, policy: ActorCritic) -> None:
+        super().prepare(rollout, policy)
+        self.is_measured = False
+
+    def loss(self, batch: Batch, out: PolicyOutput, policy: ActorCritic) -> dict[str, Tensor]:
+        """What nothing is learned from is measured once per iteration: each time is a pass of the actor."""
+        if self.is_measured and not (self.use_data_augmentation or self.use_mirror_loss):
+            return {}
+        self.is_measured = True
+        return super().loss(batch, out, policy)
 
 
 class Symmetry:
