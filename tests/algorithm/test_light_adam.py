@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from surefoot.algorithm.config import PPOConfig
-from surefoot.algorithm.light_adam import Adam
+from surefoot.algorithm.light_adam import LightAdam
 from surefoot.algorithm.optimizer import FlatOptimizer
 
 
@@ -21,7 +21,7 @@ def gradients(num_steps):
 @pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1}, {"betas": (0.5, 0.9), "eps": 1e-3}])
 def test_steps_and_state_equal_those_of_torch(options):
     ours, theirs = (torch.nn.Parameter(torch.ones(5)) for _ in range(2))
-    a = Adam([ours], lr=0.1, fused=True, **options)
+    a = LightAdam([ours], lr=0.1, fused=True, **options)
     b = torch.optim.Adam([theirs], lr=0.1, fused=True, **options)
     for gradient in gradients(4):
         for p, optimizer in ((ours, a), (theirs, b)):

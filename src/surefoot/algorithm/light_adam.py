@@ -15,7 +15,7 @@ def _plain(name: str) -> Callable[..., Any]:
     return getattr(method, "__wrapped__", method)
 
 
-class Adam(torch.optim.Adam):
+class LightAdam(torch.optim.Adam):
     """`torch.optim.Adam` whose state exists before the first step.
 
     The first call of any of these methods, and of `step`, would import `torch._dynamo` and all that it needs,

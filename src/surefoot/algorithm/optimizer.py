@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from surefoot import distributed
 from surefoot.algorithm.config import PPOConfig
-from surefoot.algorithm.light_adam import Adam
+from surefoot.algorithm.light_adam import LightAdam
 from surefoot.algorithm.schedules import adapt_learning_rate
 
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
@@ -77,7 +77,7 @@ class FlatOptimizer(nn.Module):
         self.num_updates = 0
         self._skipped: list[Tensor] = []
         options: dict[str, Any] = {"fused": True} if config.optimizer in FUSED else {}
-        kind = Adam if config.optimizer == "adam" else OPTIMIZERS[config.optimizer]
+        kind = LightAdam if config.optimizer == "adam" else OPTIMIZERS[config.optimizer]
         self.optimizer = kind(groups, lr=config.learning_rate, **options)  # pyright: ignore[reportCallIssue]
 
     def begin(self) -> None:

@@ -20,7 +20,7 @@ def collect_state(module: nn.Module) -> dict[str, Any]:
         "tensors": {k: v.detach().clone() for k, v in module.state_dict().items()},
         # an optimiser hands out its live moments, which the next step would change
         "optimizers": {
-            p: {"kind": type(o).__name__, **copy.deepcopy(o.state_dict())}
+            p: {"kind": _kind(o), **copy.deepcopy(o.state_dict())}
             for p, o in _attributes(module, torch.optim.Optimizer)
         },
         "generators": {path: g.get_state() for path, g in _attributes(module, torch.Generator)},
@@ -78,7 +78,7 @@ def check_tensors(own: dict[str, Any], saved: dict[str, Any]) -> None:
 
 def _check_optimizer(path: str, optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
     """Raise a CheckpointError where `saved` is of another kind, or has other groups of parameters."""
-    here, kind = type(optimizer).__name__, saved["kind"]
+    here, kind = _kind(optimizer), saved["kind"]
     if kind != here:
         raise CheckpointError(
             f"the optimiser '{path}' is {kind} in the checkpoint and {here} here; use the configuration it "
@@ -124,3 +124,8 @@ def _attributes(module: nn.Module, kind: type) -> Iterator[tuple[str, Any]]:
                 yield from ((f"{path}.{i}", v) for i, v in enumerate(value) if isinstance(v, kind))
             elif isinstance(value, dict):
                 yield from ((f"{path}.{k}", v) for k, v in value.items() if isinstance(v, kind))
+
+
+def _kind(optimizer: torch.optim.Optimizer) -> str:
+    """The name of PyTorch's own class: files outlive ours."""
+    return next(k.__name__ for k in type(optimizer).__mro__ if k.__module__.startswith("torch."))
