@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from surefoot.compat.rsl_rl.install import install
 
@@ -28,3 +29,9 @@ def door(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     finally:
         take()
         sys.modules.update(real)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Weights and noise are drawn from torch's own generator, as clients of RSL-RL do."""
+    torch.manual_seed(0)

@@ -134,7 +134,7 @@ def test_t06_c22_only_truncated_environments_whatever_the_type(dtype: torch.dtyp
     stored = ppo.storage.rewards[0].squeeze(-1)
     with torch.no_grad():
         value = ppo.critic(TensorDict({"policy": final["policy"][:1]}, [1]))
-    assert stored[0].item() == pytest.approx(ppo.gamma * value.item(), rel=1e-5)
+    assert stored[0].item() == pytest.approx(ppo.gamma * value.item(), rel=1e-5, abs=1e-6)
     assert stored[1:].tolist() == [0.0, 0.0, 0.0]
 
 
