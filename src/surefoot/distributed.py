@@ -168,10 +168,12 @@ def minimize(
     """One optimiser step of an extension's own networks, averaged over processes. Returns the gradient norm.
 
     With a gradient that is not finite on any process, or where `is_due` (0-d, alike on all) is False, no
-    process makes the step.
+    process makes the step. Parameters that the loss does not reach, the same on all, stay, also from weight
+    decay.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-    gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+    found = torch.autograd.grad(loss, parameters, allow_unused=True)
+    gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
     flat = mean(torch.cat([g.reshape(-1) for g in gradients]))
     norm = torch.linalg.vector_norm(flat)
     scale = torch.ones_like(norm) if max_norm is None else (max_norm / (norm + 1e-6)).clamp(max=1)
@@ -181,8 +183,9 @@ def minimize(
         t for p in parameters for t in (p, *(v for v in optimizer.state[p].values() if isinstance(v, Tensor)))
     ]
     before = [t.detach().clone() for t in kept]
-    for parameter, gradient in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
-        parameter.grad = gradient.view_as(parameter)
+    parts = flat.split([p.numel() for p in parameters])
+    for parameter, own, gradient in zip(parameters, found, parts, strict=True):
+        parameter.grad = None if own is None else gradient.view_as(parameter)
     optimizer.step()
     with torch.no_grad():
         for tensor, old in zip(kept, before, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -135,22 +136,16 @@ def test_an_update_is_backpropagation_through_gradient_length_steps_and_a_last_s
     assert metrics["Loss/skipped_updates"] == 0
 
 
-def test_only_the_student_learns_and_what_the_mean_does_not_reach_stays() -> None:
-    alg = build()
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "rmsprop"])
+def test_only_the_student_learns_and_what_the_mean_does_not_reach_stays(optimizer: str) -> None:
+    alg = build(optimizer=optimizer)
     teacher = {k: x.clone() for k, x in alg.teacher.state_dict().items()}
-    critic, std = (
-        alg.student.value_head.weight.clone(),
-        [p.clone() for n, p in alg.student.named_parameters() if "std" in n],
-    )
+    before = {name: p.detach().clone() for name, p in alg.student.named_parameters()}
     collect(alg, transitions())
     alg.update()
     assert all(torch.equal(x, teacher[k]) for k, x in alg.teacher.state_dict().items())
-    assert torch.equal(critic, alg.student.value_head.weight)
-    assert std
-    assert all(
-        torch.equal(a, b)
-        for a, b in zip(std, (p for n, p in alg.student.named_parameters() if "std" in n), strict=True)
-    )
+    stays = {name for name, p in alg.student.named_parameters() if torch.equal(p, before[name])}
+    assert stays == {name for name in before if "std" in name or name.startswith(("critic", "value_head"))}
 
 
 def test_a_step_is_never_longer_than_max_grad_norm() -> None:
@@ -302,7 +297,7 @@ def test_a_state_of_other_networks_is_refused() -> None:
         build("gru").load_state(build().state())
 
 
-def learn_as_rank(rank: int, expected: list[Tensor]) -> None:
+def learn_as_rank(rank: int, folder: Path) -> None:
     alg = build("gru", num_envs=2)
     steps = transitions()
     mine = slice(2 * rank, 2 * rank + 2)
@@ -312,15 +307,17 @@ def learn_as_rank(rank: int, expected: list[Tensor]) -> None:
         step["dones"], step["valid"] = step["dones"][mine], valid
     collect(alg, steps)
     alg.update()
-    torch.testing.assert_close(weights(alg), expected)
+    torch.save(weights(alg), folder / f"{rank}.pt")
 
 
-def test_two_processes_learn_what_one_learns_from_all_rows() -> None:
+def test_two_processes_learn_what_one_learns_from_all_rows(tmp_path: Path) -> None:
     alg = build("gru")
     steps = [{**step, "valid": torch.tensor([True, True, True, False])} for step in transitions()]
     collect(alg, steps)
     alg.update()
-    run_ranks(learn_as_rank, weights(alg))
+    run_ranks(learn_as_rank, tmp_path)
+    for rank in range(2):
+        torch.testing.assert_close(torch.load(tmp_path / f"{rank}.pt"), weights(alg))
 
 
 # ---------------------------------------------------------------------- errors

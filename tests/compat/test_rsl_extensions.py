@@ -30,7 +30,7 @@ from surefoot.compat.rsl_rl.extensions.rnd import DistanceRND
 from surefoot.compat.rsl_rl.extensions.symmetry import ClientSymmetry, Images
 from surefoot.compat.rsl_rl.runners import OnPolicyRunner
 from surefoot.compat.rsl_rl.storage import RolloutStorage
-from surefoot.errors import ConfigError
+from surefoot.errors import CheckpointError, ConfigError
 from surefoot.extensions.symmetry import Symmetry as NativeSymmetry
 from surefoot.networks.actor_critic import ActorCritic
 from surefoot.networks.config import ActorConfig, CriticConfig
@@ -548,12 +548,15 @@ class Env:
         return self.get_observations(), -actions.square().sum(-1), ended.long(), extras
 
 
-@pytest.mark.parametrize("memory", [{}, {"class_name": "RNNModel", "rnn_type": "gru", "rnn_hidden_dim": 4}])
-def test_both_train_and_go_on_in_the_runner(tmp_path: Path, memory: dict[str, Any]) -> None:
+GRU = {"class_name": "RNNModel", "rnn_type": "gru", "rnn_hidden_dim": 4}
+
+
+def config(memory: dict[str, Any], **rnd: Any) -> dict[str, Any]:
+    """Of a runner with both."""
     network: dict[str, Any] = {"class_name": "MLPModel", "hidden_dims": [8], **memory}
-    rnd_cfg = {"weight": 50.0, "state_normalization": True, "reward_normalization": True, **SMALL}
+    rnd_cfg = {"weight": 50.0, "state_normalization": True, "reward_normalization": True, **SMALL, **rnd}
     mirror = {"data_augmentation_func": "test_rsl_extensions:negate", "use_data_augmentation": True}
-    cfg = {
+    return {
         "num_steps_per_env": 6,
         "save_interval": 10,
         "obs_groups": SETS,
@@ -567,6 +570,11 @@ def test_both_train_and_go_on_in_the_runner(tmp_path: Path, memory: dict[str, An
         "actor": {**network, "distribution_cfg": {"class_name": "GaussianDistribution"}},
         "critic": network,
     }
+
+
+@pytest.mark.parametrize("memory", [{}, GRU])
+def test_both_train_and_go_on_in_the_runner(tmp_path: Path, memory: dict[str, Any]) -> None:
+    cfg = config(memory)
     runner = OnPolicyRunner(Env(), cfg, None, "cpu")
     runner.learn(3)
     alg = runner.alg
@@ -584,3 +592,42 @@ def test_both_train_and_go_on_in_the_runner(tmp_path: Path, memory: dict[str, An
     for name, x in alg.rnd.state_dict().items():
         assert torch.equal(x, resumed.alg.rnd.state_dict()[name]), name
     resumed.learn(1)
+
+
+@pytest.mark.parametrize("memory", [{}, GRU])
+def test_a_checkpoint_goes_on_with_fewer_environments(tmp_path: Path, memory: dict[str, Any]) -> None:
+    class Few(Env):
+        num_envs = 2
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.episode_length_buf = torch.zeros(2, dtype=torch.long)
+
+        def get_observations(self) -> TensorDict:
+            return super().get_observations()[:2]
+
+        def step(self, actions: Tensor) -> tuple[TensorDict, Tensor, Tensor, dict[str, Any]]:
+            obs, rewards, dones, extras = super().step(actions)
+            return obs, rewards, dones, {**extras, "final_observations": extras["final_observations"][:2]}
+
+    runner = OnPolicyRunner(Env(), config(memory), None, "cpu")
+    runner.learn(2)
+    runner.save(tmp_path / "model.pt")
+    played = OnPolicyRunner(Few(), config(memory), None, "cpu")
+    played.load(tmp_path / "model.pt")
+    assert played.alg.rnd.update_counter == 2 * 6
+    for name, x in runner.alg.rnd.state_dict().items():
+        assert torch.equal(x, played.alg.rnd.state_dict()[name]), name
+    played.learn(1)
+    assert played.alg.metrics["Data/samples_used"] == 2 * 6
+
+
+def test_rnd_of_another_width_is_refused_before_anything_is_loaded() -> None:
+    source, runner = (
+        OnPolicyRunner(Env(), config({}, num_outputs=n), None, "cpu") for n in (SMALL["num_outputs"] + 1, 3)
+    )
+    before = copy.deepcopy(runner.alg.actor.state_dict())
+    with pytest.raises(CheckpointError, match=r"rnd: the layer 'predictor.*' has the shape \(4"):
+        runner.alg.load(source.alg.save(), None, strict=True)
+    for name, x in runner.alg.actor.state_dict().items():
+        assert torch.equal(x, before[name]), name

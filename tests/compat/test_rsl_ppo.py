@@ -483,6 +483,18 @@ def test_a_checkpoint_of_another_width_names_the_layer_and_both_shapes() -> None
     assert not moved(ppo, before)
 
 
+def test_an_optimiser_of_other_networks_is_refused_before_anything_is_loaded() -> None:
+    obs, ppo, source = make_obs(), make_ppo(), make_ppo()
+    actor, critic = make_models(obs, hidden_dims=[8, 8])
+    other = PPO(actor, critic, RolloutStorage("rl", NUM_ENVS, NUM_STEPS, obs, [NUM_ACTIONS]))
+    before = weights(ppo)
+    saved = {**source.save(), "optimizer_state_dict": other.save()["optimizer_state_dict"]}
+    with pytest.raises(CheckpointError, match="load_cfg without 'optimizer'"):
+        ppo.load(saved, None, strict=True)
+    assert moved(source, before), "they would have been loaded"
+    assert not moved(ppo, before)
+
+
 def test_a_learning_loop_of_the_clients_own_finds_what_rsl_rl_has():
     class Own(PPO):
         def update(self):

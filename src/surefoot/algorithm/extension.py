@@ -48,8 +48,8 @@ class Extension(nn.Module):
         return batch
 
     def loss(self, batch: Batch, out: PolicyOutput, policy: ActorCritic) -> dict[str, Tensor]:
-        """Weighted scalars by their logged name (`Aux/prediction`); they are added to PPO's loss and
-        logged.
+        """Weighted scalars by their logged name (`Aux/prediction`), the same names in every mini-batch; they
+        are added to PPO's loss and logged. A detached one is only logged.
         """
         return {}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -349,14 +348,16 @@ class PPO(Algorithm):
             name = key.removesuffix("_state_dict")
             if wanted.get(name, name not in parts and wanted.get("actor")):
                 states.append((module, check_fits(part(loaded_dict, key), module, name, strict)))
-        moments = part(loaded_dict, "optimizer_state_dict") if wanted.get("optimizer") else None
+        rnd = self.rnd if wanted.get("rnd") and "rnd_state_dict" in loaded_dict else None
+        if rnd is not None:
+            states.append((rnd, check_fits(loaded_dict["rnd_state_dict"], rnd, "rnd", strict)))
+        if wanted.get("optimizer"):
+            # first: it refuses what does not fit
+            self.optimizer.load_state_dict(part(loaded_dict, "optimizer_state_dict"))
         for module, state in states:
             module.load_state_dict(state, strict=strict)
-        if moments is not None:
-            self.optimizer.load_state_dict(moments)
-        if wanted.get("rnd") and self.rnd is not None and "rnd_state_dict" in loaded_dict:
-            self.rnd.load_state_dict(loaded_dict["rnd_state_dict"], strict=strict)
-            self.rnd.optimizer.load_state_dict(loaded_dict["rnd_optimizer_state_dict"])
+        if rnd is not None:
+            rnd.optimizer.load_state_dict(loaded_dict["rnd_optimizer_state_dict"])
         if wanted.get("iteration") and "surefoot" in loaded_dict:
             self._go_on(loaded_dict["surefoot"])
         return bool(wanted.get("iteration", False))
@@ -373,14 +374,22 @@ class PPO(Algorithm):
         return saved
 
     def _go_on(self, beside: dict[str, Any]) -> None:
-        """Generators, counters and extensions as they were."""
-        own = self.engine.state_beside_models()
-        complete = copy.copy(self.engine.state())
-        if own["tensors"].keys() == beside["tensors"].keys():
-            for kind in ("tensors", "optimizers", "generators"):
-                complete[kind] = {**complete[kind], **beside[kind]}
-            restore_state(self.engine, complete)
-            self.engine.iteration = beside["iteration"]
+        """Generators, counters and extensions as they were, but for what is of another number of
+        environments.
+        """
+        complete, own = self.engine.state(), self.engine.state_beside_models()["tensors"]
+        if own.keys() != beside["tensors"].keys():
+            return
+
+        def is_of_here(key: str) -> bool:
+            rows = own[key].shape[:1]
+            return rows != (self.storage.num_envs,) or rows == beside["tensors"][key].shape[:1]
+
+        complete["tensors"] |= {key: x for key, x in beside["tensors"].items() if is_of_here(key)}
+        for kind in ("optimizers", "generators"):
+            complete[kind] |= beside[kind]
+        restore_state(self.engine, complete)
+        self.engine.iteration = beside["iteration"]
 
     @classmethod
     def construct_algorithm(cls, obs: Any, env: Any, cfg: dict[str, Any], device: torch.device | str) -> PPO:

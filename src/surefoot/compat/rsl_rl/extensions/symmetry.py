@@ -186,14 +186,14 @@ class ClientSymmetry(symmetry.Symmetry):
 
     def prepare(self, rollout: RolloutStorage, policy: ActorCritic) -> None:
         super().prepare(rollout, policy)
-        self.is_measured = False
+        self.measured: dict[str, Tensor] = {}
 
     def loss(self, batch: Batch, out: PolicyOutput, policy: ActorCritic) -> dict[str, Tensor]:
         """What nothing is learned from is measured once per iteration: each time is a pass of the actor."""
-        if self.is_measured and not (self.use_data_augmentation or self.use_mirror_loss):
-            return {}
-        self.is_measured = True
-        return super().loss(batch, out, policy)
+        if self.use_data_augmentation or self.use_mirror_loss:
+            return super().loss(batch, out, policy)
+        self.measured = self.measured or super().loss(batch, out, policy)
+        return self.measured
 
 
 class Symmetry:
