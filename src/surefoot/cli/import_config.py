@@ -11,7 +11,10 @@ from surefoot.cli import debug_option
 from surefoot.errors import ConfigError
 
 
-@click.command(epilog="Example: surefoot import-config agent.yaml --out config.yaml")
+@click.command(
+    short_help="Turn RSL-RL's configuration into Surefoot's.",
+    epilog="Example: surefoot import-config agent.yaml --out config.yaml",
+)
 @click.argument("file", metavar="FILE")
 @click.option("--out", metavar="FILE", help="Write there instead of printing.")
 @debug_option
