@@ -50,9 +50,8 @@ def tensors_of(x: object) -> list[Tensor]:
 def needed() -> int:
     rows = NUM_ENVS * NUM_STEPS
     observations = sum(GROUPS[g] for g in ("policy", "privileged")) * (rows + NUM_ENVS)
-    a_row = (
-        3 * NUM_ACTIONS + 4
-    )  # actions, means and deviations; rewards, log-probabilities, advantages, returns
+    # actions, means and deviations; rewards, log-probabilities, advantages, returns
+    a_row = 3 * NUM_ACTIONS + 4
     return 4 * (observations + a_row * rows + rows + NUM_ENVS) + 2 * rows
 
 

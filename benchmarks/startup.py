@@ -74,9 +74,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     times: dict[str, list[Times]] = {name: [] for name in STARTS}
-    for repetition in range(
-        -1, arguments.repetitions
-    ):  # the first reads files that later ones find in memory
+    # the first, not counted, reads files that later ones find in memory
+    for repetition in range(-1, arguments.repetitions):
         for name, start in STARTS.items():
             found = time_once(start)
             if repetition >= 0:

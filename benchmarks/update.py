@@ -66,7 +66,8 @@ class Regime:
     schedule: str
     is_discrete: bool = False
     rnn: int = 0
-    """Units of a GRU below a linear head, instead of `hidden`."""
+    """Units of memory below a linear head, instead of `hidden`."""
+    rnn_type: str = "gru"
 
     @property
     def num_mini_batches(self) -> int:
@@ -94,7 +95,7 @@ def ours(regime: Regime, compile_mode: str) -> Contender:
     spec = EnvSpec({"policy": box(regime.obs)}, regime.action_space, regime.num_envs)
     shape: dict[str, Any] = {"hidden_dims": list(regime.hidden), "activation": regime.activation}
     if regime.rnn:
-        shape |= {"rnn_type": "gru", "rnn_hidden_dim": regime.rnn}
+        shape |= {"rnn_type": regime.rnn_type, "rnn_hidden_dim": regime.rnn}
     policy = ActorCritic(spec, ActorConfig(**shape), CriticConfig(**shape))
     config = PPOConfig(
         num_learning_epochs=regime.epochs,
@@ -131,7 +132,7 @@ def rsl_rl(regime: Regime) -> Contender:
         shape: dict[str, Any] = {"hidden_dims": list(regime.hidden) or [1], "activation": regime.activation}
         if not regime.rnn:
             return MLPModel(example, groups, name, num_outputs, distribution_cfg=distribution, **shape)
-        shape |= {"rnn_type": "gru", "rnn_hidden_dim": regime.rnn}
+        shape |= {"rnn_type": regime.rnn_type, "rnn_hidden_dim": regime.rnn}
         network: Any = RNNModel(example, groups, name, num_outputs, distribution_cfg=distribution, **shape)
         # it takes no empty hidden_dims; so its layers give way to the linear head that the others have
         network.mlp = nn.Linear(regime.rnn, num_outputs)

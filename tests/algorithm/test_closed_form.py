@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from surefoot.algorithm.config import PPOConfig
 from surefoot.algorithm.objectives import Clip
 from surefoot.algorithm.ppo import PPO
+from surefoot.networks.actor_critic import ActorCritic
 from surefoot.networks.config import ActorConfig, CriticConfig, DistributionConfig
+from surefoot.types import Batch, PolicyOutput
 
 CASES: dict[str, dict[str, Any]] = {
     "clipped": {"entropy_coef": 0.03, "value_loss_coef": 0.7},
@@ -80,6 +82,21 @@ def test_a_nan_is_passed_on(field: str) -> None:
     setattr(batch, field, getattr(batch, field).index_fill(0, torch.tensor([0]), torch.nan))
     ppo.gradient(batch)
     assert ppo.optimizer.gradient.isnan().any()
+
+
+def test_the_loss_of_a_subclass_is_what_is_learned() -> None:
+    class Free(PPO):
+        def _loss(self, batch: Batch, out: PolicyOutput) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+            loss, kl, terms = super()._loss(batch, out)
+            return 0.0 * loss, kl, terms
+
+    spec = make_spec()
+    ppo = Free(ActorCritic(spec), spec, PPOConfig(num_mini_batches=2), num_steps_per_env=8)
+    task = Task(seed=2)
+    task.collect(ppo)
+    ppo._apply_schedules()  # pyright: ignore[reportPrivateUsage]
+    ppo.gradient(next(iter(ppo.storage.mini_batch_generator(2))))
+    assert not ppo.optimizer.gradient.any()
 
 
 def test_other_losses_are_left_to_autograd() -> None:

@@ -85,7 +85,22 @@ def test_a_recurrent_policy_stays_as_it_is_and_says_so() -> None:
     ppo = make_ppo(CONFIG, actor=ActorConfig(**RECURRENT), critic=CriticConfig(**RECURRENT))
     compile_ppo(ppo, "default", said.append)
     Task().run(ppo)
-    assert said == ["compile: off, because the policy is recurrent"]
+    assert said == ["compile: off, the policy is recurrent"]
+
+
+def test_a_gradient_of_a_subclass_is_not_replaced() -> None:
+    class Halved(PPO):
+        def gradient(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+            result = super().gradient(batch)
+            self.optimizer.gradient.mul_(0.5)
+            return result
+
+    said: list[str] = []
+    ppo = make_ppo(CONFIG)
+    ppo.__class__ = Halved
+    compile_ppo(ppo, "default", said.append)
+    assert said == ["compile: off, Halved has a gradient of its own"]
+    assert "gradient" not in vars(ppo)
 
 
 class Odd(Extension):
@@ -147,19 +162,25 @@ def test_off_undoes_it() -> None:
 
 def test_auto_compiles_where_the_run_is_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "missing_compiler", lambda _: None)
-    config = PPOConfig(num_learning_epochs=10, mini_batch_size=64, compile="auto")
+    config = PPOConfig(num_learning_epochs=10, mini_batch_size=64)
+
+    def decided(compile_: Any, iterations: int, device: torch.device = CPU) -> tuple[str, str]:
+        ppo = make_ppo(replace(config, compile=compile_))
+        ppo.spec = replace(ppo.spec, device=device)
+        return decide(ppo, 2048, iterations)
+
     # 2048 rows: 10 · (32 · 0.5 ms + 2.048 ms) = 0.18 s an iteration
-    assert decide(config, CPU, 2048, 320)[0] == "off"
-    assert decide(config, CPU, 2048, 340)[0] == "default"
-    assert decide(replace(config, compile="cudagraph"), CUDA, 2048, 1)[0] == "cudagraph"
-    assert decide(replace(config, compile=True), CPU, 2048, 1) == ("default", "as configured")
-    assert decide(replace(config, compile=False), CPU, 2048, 10**6) == ("off", "as configured")
-    assert decide(replace(config, compile="cudagraph"), CPU, 2048, 1)[0] == "default"
+    assert decided("auto", 320)[0] == "off"
+    assert decided("auto", 340)[0] == "default"
+    assert decided("cudagraph", 1, CUDA)[0] == "cudagraph"
+    assert decided(True, 1) == ("default", "as configured")
+    assert decided(False, 10**6) == ("off", "as configured")
+    assert decided("cudagraph", 1)[0] == "default"
 
 
 def test_without_a_compiler_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    mode, why = decide(PPOConfig(compile="default"), CPU, 2048, 10**6)
+    mode, why = decide(make_ppo(PPOConfig(compile="default")), 2048, 10**6)
     assert mode == "off"
     assert why == "no C++ compiler (no-such-compiler) is on the path"
 

@@ -39,16 +39,17 @@ def estimated_saving(config: PPOConfig, num_rows: int, iterations: int) -> float
     return iterations * config.num_learning_epochs * each
 
 
-def decide(config: PPOConfig, device: torch.device, num_rows: int, iterations: int) -> tuple[str, str]:
+def decide(ppo: PPO, num_rows: int, iterations: int) -> tuple[str, str]:
     """`off`, `default` or `cudagraph`, and why.
 
-    `auto` compiles where a compiler is there and the run is long enough: where `estimated_saving`, 0.5 ms
-    for each mini-batch and 1 µs for each of its rows, comes to a minute. It never chooses `cudagraph`.
+    `auto` compiles where a compiler is there and `estimated_saving` comes to a minute. It never chooses
+    `cudagraph`.
     """
+    config, device = ppo.config, ppo.spec.device
     if config.compile_mode == "off":
         return "off", "as configured"
-    if missing := missing_compiler(device):
-        return "off", missing
+    if reason := obstacle(ppo) or missing_compiler(device):
+        return "off", reason
     if config.compile_mode == "cudagraph" and device.type != "cuda":
         return "default", f"there are no CUDA graphs on the device '{device.type}'"
     if config.compile_mode != "auto":
@@ -57,6 +58,17 @@ def decide(config: PPOConfig, device: torch.device, num_rows: int, iterations: i
     if saving < WORTH_S:
         return "off", f"it would save about {saving:.0f} s of this run, not the {WORTH_S:.0f} that repay it"
     return "default", f"it saves about {saving:.0f} s of this run"
+
+
+def obstacle(ppo: PPO) -> str | None:
+    """Why this algorithm cannot be compiled; None: it can."""
+    if type(ppo.policy) is not ActorCritic:
+        return "the policy is not Surefoot's"
+    if ppo.policy.is_recurrent:
+        return "the policy is recurrent"
+    if type(ppo).gradient is not PPO.gradient:
+        return f"{type(ppo).__name__} has a gradient of its own"
+    return None
 
 
 def missing_compiler(device: torch.device) -> str | None:
@@ -86,9 +98,8 @@ def compile_ppo(ppo: PPO, mode: str, say: Callable[[str], None]) -> None:
         ppo.__dict__.pop(name, None)
     if mode == "off":
         return
-    if type(ppo.policy) is not ActorCritic or ppo.policy.is_recurrent:
-        kind = "recurrent" if ppo.policy.is_recurrent else "not Surefoot's"
-        say(f"compile: off, because the policy is {kind}")
+    if reason := obstacle(ppo):
+        say(f"compile: off, {reason}")
         return
     graphs = mode == "cudagraph"
     options: dict[str, Any] = {"fullgraph": True, **({"mode": "reduce-overhead"} if graphs else {})}

@@ -78,6 +78,7 @@ def make_objective(config: PPOConfig) -> Objective:
 
 
 def value_loss_kind(config: PPOConfig) -> str:
+    """`clipped`, `huber` or `mse`."""
     return config.value_loss or ("clipped" if config.use_clipped_value_loss else "mse")
 
 

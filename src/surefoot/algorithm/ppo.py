@@ -90,7 +90,8 @@ class PPO(nn.Module):
         for i, extension in enumerate(self._each_extension()):
             segments[f"extensions.{i}"] = list(extension.policy_parameters())
         self.optimizer = FlatOptimizer(segments, config)
-        self.closed_form = closed_form(self)
+        # a subclass may have a loss of its own
+        self.closed_form = closed_form(self) if type(self) is PPO else None
         self.storage = storage or make_storage(
             self.spec, policy, self._each_extension(), config, num_steps_per_env, self.num_batches
         )

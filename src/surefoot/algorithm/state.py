@@ -127,5 +127,5 @@ def _attributes(module: nn.Module, kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def _kind(optimizer: torch.optim.Optimizer) -> str:
-    """The name of PyTorch's own class: files outlive ours."""
-    return next(k.__name__ for k in type(optimizer).__mro__ if k.__module__.startswith("torch."))
+    """The name of its class, or of PyTorch's where that is one of Surefoot's: files outlive ours."""
+    return next(k.__name__ for k in type(optimizer).__mro__ if not k.__module__.startswith("surefoot."))

@@ -121,10 +121,8 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
         seeded = {} if seed is None else {"seed": seed}
         pool = self._package.make(self._task, env_type="gymnasium", **self._options, **seeded)
         with _without_warnings():
-            _ = (
-                pool.observation_space,
-                pool.action_space,
-            )  # kept by the pool, which asks for them at each step
+            # the pool asks for them at each step, and keeps what it made once
+            _ = (pool.observation_space, pool.action_space)
         return pool
 
 

@@ -33,7 +33,7 @@ class Compilation(Hook):
         if self.mode is None or config.compile_mode != "auto":
             iterations = runner.last_iteration - runner.iteration
             num_rows = runner.total_envs * runner.config.num_steps_per_env
-            self.mode, why = decide(config, runner.device, num_rows, iterations)
+            self.mode, why = decide(runner.alg, num_rows, iterations)
         if config.compile_mode != "off":
             self._say(runner, f"compile: {self.mode}, {why}")
         compile_ppo(runner.alg, self.mode, lambda line: self._say(runner, line))
