@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,37 @@ def test_it_learns_what_two_models_of_the_same_networks_learn() -> None:
     today |= {"actor": {**model, "distribution_cfg": {"class_name": "GaussianDistribution"}}, "critic": model}
     for own, two in zip(learned(config(GroupPolicy)), learned(today), strict=True):
         torch.testing.assert_close(own, two)
+
+
+def test_it_hears_which_episodes_end() -> None:
+    class Hearing(GroupPolicy):
+        ended: Tensor = torch.zeros(NUM_ENVS)
+
+        def reset(self, dones: Tensor) -> None:
+            self.ended = self.ended + dones
+
+    class EndingEnv(Env):
+        def step(self, actions: Tensor) -> tuple[Any, ...]:
+            obs, rewards, _, extras = super().step(actions)
+            return obs, rewards, torch.tensor([0, 1, 0, 0]), extras
+
+    runner = make_runner(config(Hearing), EndingEnv())
+    runner.learn(2)
+    assert runner.alg.policy.ended.tolist() == [0, 2 * 4, 0, 0]
+
+
+def test_its_kl_divergence_is_from_the_old_to_the_new() -> None:
+    actor = make_runner(config(GroupPolicy)).alg.actor
+    old, new = ((torch.tensor([[mean]]), torch.tensor([[std]])) for mean, std in ((0.0, 1.0), (1.0, 2.0)))
+    # ln 2 + (1 + 1) / 8 - ½
+    assert actor.get_kl_divergence(old, new).item() == pytest.approx(math.log(2) + 0.25 - 0.5)
+
+
+def test_only_its_own_code_can_export_it() -> None:
+    actor = make_runner(config(GroupPolicy)).alg.actor
+    for export in (actor.as_jit, actor.as_onnx):
+        with pytest.raises(ConfigError, match="GroupPolicy has to be exported by its own code"):
+            export()
 
 
 def test_what_version_3_says_of_normalisation_reaches_the_class() -> None:

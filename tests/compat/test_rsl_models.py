@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -216,6 +217,15 @@ def test_observations_of_other_number_types_are_taken(kind):
         torch.testing.assert_close(model({g: change(x.round()) for g, x in obs.items()}), want)
 
 
+def test_low_precision_ends_before_the_distribution():
+    for kind in ("mlp", "gru", "cnn"):
+        model = make(kind, "scalar")
+        with torch.autocast("cpu", torch.bfloat16):
+            model.set_distribution(observe())
+            assert model.mlp(torch.zeros(1, model._get_latent_dim())).dtype == torch.bfloat16
+        assert model.output_mean.dtype == torch.float32
+
+
 def test_pixels_from_0_to_255_are_numbers_from_0_to_1():
     pixels = torch.randint(0, 256, (N, 1, 8, 8), dtype=torch.uint8)
     model = CNNModel({"camera": pixels}, {"actor": ["camera"]}, "actor", 2, [8], cnn_cfg={"camera": CNN_CFG})
@@ -308,7 +318,8 @@ def test_a_model_without_memory_beside_one_with_memory_unpads_what_it_reads():
         model = make(kind, "scalar").eval()
         want = torch.stack([model(obs[t]) for t in range(5)])
         torch.testing.assert_close(model(padded, masks), want)
-        torch.testing.assert_close(model(dict(padded.items()), masks), want)
+        for mapping in (dict, MappingProxyType):
+            torch.testing.assert_close(model(mapping(dict(padded.items())), masks), want)
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
@@ -373,7 +384,7 @@ class Pooled(nn.Module):
 
 
 class PooledCNNModel(CNNModel):
-    """Makes its encoders before its parent does, from what `_get_obs_dim` keeps."""
+    """Makes its encoders in place of its parent, from what `_get_obs_dim` keeps."""
 
     def __init__(
         self, obs: Any, obs_groups: Any, obs_set: str, *args: Any, cnn_cfg: Any, **kwargs: Any
@@ -381,7 +392,9 @@ class PooledCNNModel(CNNModel):
         self._get_obs_dim(obs, obs_groups, obs_set)
         shapes = zip(self.obs_groups_2d, self.obs_dims_2d, self.obs_channels_2d, strict=True)
         cnns = {g: Pooled(CNN(size, c, **cnn_cfg, flatten=False)) for g, size, c in shapes}
-        super().__init__(obs, obs_groups, obs_set, *args, cnns=cnns, **kwargs)
+        self.cnn_latent_dim = sum(cnn.output_dim for cnn in cnns.values())
+        MLPModel.__init__(self, obs, obs_groups, obs_set, *args, **kwargs)
+        self.cnns = nn.ModuleDict(cnns)
 
 
 def test_a_clients_distribution_and_hooks_are_used():
@@ -393,9 +406,14 @@ def test_a_clients_distribution_and_hooks_are_used():
 
 def test_a_clients_encoder_is_used():
     model = PooledCNNModel(observe(), GROUPS, "images", A, [8], cnn_cfg=CNN_CFG)
-    assert model.cnn_latent_dim == 2 * 2 * 6
-    assert model(observe()).shape == (N, A)
-    assert model.as_onnx().input_names == ["obs", "camera", "wide"]
+    obs = observe()
+    assert model.mlp[0].in_features == 6 + 2 * 2 * 6
+    exported = model.eval().as_onnx()
+    assert exported.input_names == ["obs", "camera", "wide"]
+    assert [x.shape for x in exported.get_dummy_inputs(N)] == [
+        obs[g].shape for g in ("policy", "camera", "wide")
+    ]
+    torch.testing.assert_close(exported(obs["policy"], obs["camera"], obs["wide"]), model(obs))
 
 
 class Counter(nn.Identity):

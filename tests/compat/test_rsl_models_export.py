@@ -192,6 +192,8 @@ def test_dummy_inputs_have_the_names_shapes_and_types_of_rsl_rl(kind):
     assert [tuple(x.shape) for x in dummies] == [shapes[name] for name in exported.input_names]
     assert dummies[0].dtype == torch.float64
     assert exported.is_recurrent == (kind in ("gru", "lstm"))
+    if exported.is_recurrent:
+        assert (exported.rnn_type, exported.hidden_size, exported.num_layers) == (kind, H, 2)
     outputs = exported(*dummies)
     assert len(exported.output_names) == (len(outputs) if exported.is_recurrent else 1)
 

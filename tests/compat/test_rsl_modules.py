@@ -83,12 +83,16 @@ def test_c03_a_deviation_below_its_floor_comes_back(kind):
     assert (family.std > 0.2).all()
 
 
-def test_c03_a_gradient_that_leads_further_out_leaves_the_parameter_at_the_bound():
-    family = GaussianDistribution(1, init_std=0.2, std_range=(0.1, 1.0))
+@pytest.mark.parametrize(
+    ("stored", "bounds", "expected"),
+    [(-0.7, (0.1, 1.0), 0.1), (3.0, (0.1, 1.0), 1.0), (-0.7, (0.0, 1.0), 1e-6)],
+)
+def test_c03_projection_brings_the_parameter_to_the_nearest_bound_above_0(stored, bounds, expected):
+    family = GaussianDistribution(1, init_std=0.2, std_range=bounds)
     with torch.no_grad():
-        family.std_param.fill_(-0.7)
+        family.std_param.fill_(stored)
     family.project()
-    assert family.std_param.item() == pytest.approx(0.1)
+    assert family.std_param.item() == pytest.approx(expected)
 
 
 def test_c03_the_network_that_gives_the_deviation_is_not_stuck_either():
@@ -233,14 +237,14 @@ def test_a_distribution_that_was_never_set_says_what_to_do():
 
 def test_statistics_are_those_of_all_rows():
     rows = 5 + 2 * torch.randn(300, 4, dtype=torch.float64)
-    normalizer = EmpiricalNormalization(4).double()
+    normalizer = EmpiricalNormalization(4, eps=0.5).double()
     for part in rows.split([1, 50, 249]):
         normalizer.update(part)
     torch.testing.assert_close(normalizer.mean, rows.mean(0))
     torch.testing.assert_close(normalizer.std, rows.std(0, unbiased=False))
     assert normalizer.count == 300
     torch.testing.assert_close(normalizer.inverse(normalizer(rows)), rows)
-    torch.testing.assert_close(normalizer(rows), (rows - normalizer.mean) / (normalizer.std + 1e-2))
+    torch.testing.assert_close(normalizer(rows), (rows - normalizer.mean) / (normalizer.std + 0.5))
 
 
 def test_rows_that_are_not_finite_are_left_out():
@@ -372,9 +376,12 @@ def test_an_mlp_infers_widths_and_shapes_its_output():
     out = mlp(torch.randn(5, 6))
     assert out.shape == (5, 2, 3)
     assert out.abs().max() <= 1
-    mlp.init_weights([1.0, 0.5, 0.01])
-    weights = [m.weight for m in mlp if isinstance(m, nn.Linear)]
-    torch.testing.assert_close(weights[1] @ weights[1].t(), 0.25 * torch.eye(4))
+    mlp.init_weights([1.0, 0.5, 0.1])
+    first, second, last = (m for m in mlp if isinstance(m, nn.Linear))
+    torch.testing.assert_close(first.weight @ first.weight.t(), torch.eye(6))
+    torch.testing.assert_close(second.weight @ second.weight.t(), 0.25 * torch.eye(4))
+    torch.testing.assert_close(last.weight.t() @ last.weight, 0.01 * torch.eye(4))
+    assert not any(m.bias.any() for m in (first, second, last))
 
 
 @given(
@@ -406,9 +413,10 @@ def test_padding_keeps_the_size_at_stride_1():
     assert _compute_output_dim((16, 12), 5, 1, 1, border, is_max_pool=True) == (8, 6)
 
 
-def test_weights_after_he_have_biases_of_zero():
-    cnn = CNN((8, 8), 1, [2], 3)
+def test_weights_after_he_have_a_variance_of_2_by_inputs_and_biases_of_zero():
+    cnn = CNN((8, 8), 16, [64], 3)
     cnn.init_weights()
+    assert cnn[0].weight.std().item() == pytest.approx(math.sqrt(2 / (16 * 3 * 3)), rel=0.05)
     assert cnn[0].bias.abs().max() == 0
 
 
@@ -484,6 +492,11 @@ def test_padded_sequences_need_the_state_before_them():
         RNN(3, 5)(torch.randn(7, 4, 3), torch.ones(7, 4, dtype=torch.bool))
 
 
+def test_a_memory_forgets_or_takes_a_state():
+    with pytest.raises(NotImplementedError, match="not both"):
+        RNN(3, 5).reset(torch.ones(4), torch.zeros(1, 4, 5))
+
+
 def test_one_environment_may_come_without_its_dimension():
     rnn = RNN(3, 5, 1, "gru")
     x = torch.randn(3)
@@ -496,6 +509,8 @@ def test_memory_has_the_names_of_rsl_rl_3():
     memory = Memory(3, type="gru", num_layers=2, hidden_size=6)
     memory(torch.randn(4, 3))
     assert memory.hidden_states.shape == (2, 4, 6)
+    memory.detach_hidden_states(torch.tensor([1, 0, 0, 0]))
+    assert memory.hidden_states.requires_grad
     memory.detach_hidden_states()
     assert not memory.hidden_states.requires_grad
     assert Memory(3, 7).rnn.hidden_size == 7

@@ -93,6 +93,10 @@ def test_rsl_rl_1_had_a_memory_of_hidden_states():
     assert critic is None
     policy.reset(hidden_states=(actor, actor))
     assert policy.get_hidden_states()[1] is actor
+    policy.evaluate(obs)
+    assert all(part.requires_grad for state in policy.get_hidden_states() for part in state)
+    policy.detach_hidden_states()
+    assert not any(part.requires_grad for state in policy.get_hidden_states() for part in state)
 
 
 def test_padded_sequences_come_with_the_state_before_them():
@@ -121,8 +125,19 @@ def test_normalisers_stand_under_the_names_of_rsl_rl_3():
     assert isinstance(make("ActorCritic").actor_obs_normalizer, nn.Identity)
 
 
-def test_the_deviation_may_depend_on_the_state():
-    policy = make("ActorCritic", state_dependent_std=True, init_noise_std=0.4)
+@pytest.mark.parametrize("name", ["ActorCritic", "ActorCriticRecurrent"])
+def test_what_is_said_of_the_critic_reaches_the_critic(name):
+    policy = make(name, critic_obs_normalization=True, critic_hidden_dims=[7], activation="relu")
+    assert policy.critic[0].out_features == 7
+    assert isinstance(policy.critic[1], nn.ReLU)
+    policy.update_normalization(observe())
+    assert policy.critic_obs_normalizer.count == N
+    assert isinstance(policy.actor_obs_normalizer, nn.Identity)
+
+
+@pytest.mark.parametrize("name", ["ActorCritic", "ActorCriticRecurrent"])
+def test_the_deviation_may_depend_on_the_state(name):
+    policy = make(name, state_dependent_std=True, init_noise_std=0.4)
     policy.act(observe())
     close(policy.action_std, torch.full((N, A), 0.4))
     assert not any(key.endswith("std") for key in policy.state_dict())
@@ -137,6 +152,10 @@ def test_images_go_to_the_model_that_reads_them():
     assert policy.act(observe()).shape == (N, A)
     assert policy.evaluate(observe()).shape == (N, 1)
     assert "actor_cnns.camera.0.weight" in policy.state_dict()
+    groups["critic"] = ["camera"]
+    wide = {**cnn, "output_channels": [5]}
+    policy = modules.ActorCriticCNN(observe(), groups, A, **SMALL, actor_cnn_cfg=cnn, critic_cnn_cfg=wide)
+    assert policy.critic_cnns["camera"][0].out_channels == 5
     with pytest.raises(ConfigError, match="use ActorCritic"):
         modules.ActorCriticCNN(observe(), {"policy": ["state"], "critic": ["state"]}, A)
 

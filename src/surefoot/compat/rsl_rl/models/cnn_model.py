@@ -63,7 +63,6 @@ class CNNModel(MLPModel):
         super().__init__(
             obs, obs_groups, obs_set, output_dim, hidden_dims, activation, obs_normalization, distribution_cfg
         )
-        self.image_dtypes = [obs[group].dtype for group in self.obs_groups_2d]
         self.cnns = cnns if isinstance(cnns, nn.ModuleDict) else nn.ModuleDict(encoders)
 
     def _make_cnns(self, cnn_cfg: Mapping[str, Any] | None) -> dict[str, CNN]:
@@ -116,6 +115,7 @@ class CNNModel(MLPModel):
         self.obs_groups_2d = list(images)
         self.obs_dims_2d = [(shape[2], shape[3]) for shape in images.values()]
         self.obs_channels_2d = [shape[1] for shape in images.values()]
+        self.image_dtypes = [obs[group].dtype for group in images]
         return list(vectors), sum(shape[-1] for shape in vectors.values())
 
     def _get_latent_dim(self) -> int:
@@ -148,8 +148,7 @@ class _OnnxCNNModel(OnnxModel):
         self.cnns = nn.ModuleList([copy.deepcopy(model.cnns[group]) for group in model.obs_groups_2d])
         self.obs_groups_2d, self.obs_dims_2d = model.obs_groups_2d, model.obs_dims_2d
         self.obs_channels_2d, self.obs_dim_1d = model.obs_channels_2d, model.obs_dim
-        # a subclass of a client's may not have it
-        self.image_dtypes = getattr(model, "image_dtypes", [torch.float32] * len(self.obs_groups_2d))
+        self.image_dtypes = model.image_dtypes
 
     def forward(self, obs_1d: Tensor, *obs_2d: Tensor) -> Tensor:
         images = [_as_numbers(pixels, obs_1d.dtype) for pixels in obs_2d]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import torch
+from tensordict import TensorDict
 from torch import Tensor, nn
 
 from surefoot.compat.rsl_rl.modules.distribution import Distribution
@@ -16,9 +17,6 @@ from surefoot.compat.rsl_rl.modules.rnn import HiddenState
 from surefoot.compat.rsl_rl.utils import resolve_class, unpad_trajectories
 from surefoot.errors import ConfigError, MissingKeyError, did_you_mean
 from surefoot.networks.encoders import at_least_float32
-
-if TYPE_CHECKING:
-    from tensordict import TensorDict
 
 Observations = Mapping[str, Tensor]
 """A TensorDict or any mapping: a tensor [..., *group shape] by the name of each group."""
@@ -124,10 +122,10 @@ class MLPModel(nn.Module):
 
     def _mlp_output(self, obs: Observations, masks: Tensor | None, hidden_state: HiddenState) -> Tensor:
         if masks is not None and not self.is_recurrent:
-            if isinstance(obs, dict):
-                obs = {name: unpad_trajectories(x, masks) for name, x in obs.items()}
+            if isinstance(obs, (Tensor, TensorDict)):
+                obs = unpad_trajectories(obs, masks)
             else:
-                obs = unpad_trajectories(cast("TensorDict", obs), masks)
+                obs = {group: unpad_trajectories(x, masks) for group, x in obs.items()}
         return at_least_float32(self.mlp(self.get_latent(obs, masks, hidden_state)))
 
     def get_latent(

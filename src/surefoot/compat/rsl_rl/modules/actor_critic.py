@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
+
 from surefoot.compat.rsl_rl.models.mlp_model import MLPModel, Observations
 from surefoot.compat.rsl_rl.modules.policy_pair import (
     Groups,
@@ -28,11 +30,11 @@ class ActorCriticPair(PolicyPair):
     def critic_model(self) -> MLPModel:
         return self._models[1]
 
-    def get_actor_obs(self, obs: Observations) -> Any:
+    def get_actor_obs(self, obs: Observations) -> Tensor:
         """The vectors that the actor reads [..., D]."""
         return self.actor_model.vectors(obs)
 
-    def get_critic_obs(self, obs: Observations) -> Any:
+    def get_critic_obs(self, obs: Observations) -> Tensor:
         """The vectors that the critic reads [..., D]."""
         return self.critic_model.vectors(obs)
 

@@ -8,7 +8,13 @@ from typing import Any
 from surefoot.compat.rsl_rl.models.mlp_model import Observations
 from surefoot.compat.rsl_rl.models.rnn_model import RNNModel
 from surefoot.compat.rsl_rl.modules.actor_critic import ActorCriticPair
-from surefoot.compat.rsl_rl.modules.policy_pair import Groups, noise, observations, warn_of_unknown
+from surefoot.compat.rsl_rl.modules.policy_pair import (
+    Groups,
+    memory,
+    noise,
+    observations,
+    warn_of_unknown,
+)
 
 
 class ActorCriticRecurrent(ActorCriticPair):
@@ -42,11 +48,7 @@ class ActorCriticRecurrent(ActorCriticPair):
         **unknown: Any,
     ) -> None:
         rows, groups = observations(obs, obs_groups, num_actions, unknown, self.names)
-        memory: dict[str, Any] = {
-            "rnn_type": rnn_type,
-            "rnn_hidden_dim": unknown.pop("rnn_hidden_size", rnn_hidden_dim),
-            "rnn_num_layers": rnn_num_layers,
-        }
+        rnn = memory(rnn_type, rnn_hidden_dim, rnn_num_layers, unknown)
         warn_of_unknown(ActorCriticRecurrent, unknown)
         actor = RNNModel(
             rows,
@@ -57,9 +59,9 @@ class ActorCriticRecurrent(ActorCriticPair):
             activation,
             actor_obs_normalization,
             noise(init_noise_std, noise_std_type, state_dependent_std),
-            **memory,
+            **rnn,
         )
         critic = RNNModel(
-            rows, groups, "critic", 1, critic_hidden_dims, activation, critic_obs_normalization, **memory
+            rows, groups, "critic", 1, critic_hidden_dims, activation, critic_obs_normalization, **rnn
         )
         super().__init__(actor, critic)

@@ -14,10 +14,9 @@ from torch.distributions import Normal, kl_divergence
 from surefoot.compat.rsl_rl.models.mlp_model import MLPModel, Observations
 from surefoot.compat.rsl_rl.modules.actor_critic import ActorCriticPair
 from surefoot.compat.rsl_rl.modules.normalization import EmpiricalNormalization
+from surefoot.compat.rsl_rl.modules.policy_pair import Groups
 from surefoot.compat.rsl_rl.modules.rnn import HiddenState
 from surefoot.errors import ConfigError
-
-Groups = Mapping[str, Sequence[str]]
 
 
 class _Half(MLPModel):
@@ -53,9 +52,6 @@ class _Half(MLPModel):
             return obs
         return TensorDict(dict(obs.items()), batch_size=next(iter(obs.values())).shape[:1])
 
-    def reset(self, dones: Tensor | None = None, hidden_state: HiddenState = None) -> None:
-        """Nothing: policies with a memory are refused."""
-
 
 class ClientActor(_Half):
     """The policy as it acts; it owns all parameters, as one norm of gradients was of all before version 4."""
@@ -78,6 +74,11 @@ class ClientActor(_Half):
     ) -> Tensor:
         act = self.policy.act if stochastic_output else self.policy.act_inference
         return act(self.given(obs))
+
+    def reset(self, dones: Tensor | None = None, hidden_state: HiddenState = None) -> None:
+        """The policy hears which episodes ended, `dones` [N]; one with a memory is refused."""
+        if dones is not None and callable(reset := getattr(self.policy, "reset", None)):
+            reset(dones)
 
     def update_normalization(self, obs: Observations) -> None:
         super().update_normalization(obs)

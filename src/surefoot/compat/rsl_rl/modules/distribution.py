@@ -270,7 +270,7 @@ class BetaDistribution(Distribution):
             return (self.value.sample() + 1) * (0.5 * self._scale) + self._offset
 
     def deterministic_output(self, mlp_output: Tensor) -> Tensor:
-        return _BetaMean(self._scale, self._offset)(mlp_output)
+        return self.as_deterministic_output_module()(mlp_output)
 
     def as_deterministic_output_module(self) -> nn.Module:
         return _BetaMean(self._scale, self._offset)

@@ -38,11 +38,11 @@ class PolicyPair(nn.Module):
     names: tuple[str, str]
     """Of the models: `actor` and `critic`, or `student` and `teacher`."""
     is_recurrent: bool = False
+    _models: tuple[MLPModel, MLPModel]
 
     def __init__(self, acting: MLPModel, beside: MLPModel) -> None:
         super().__init__()
-        # not registered: their parts are
-        vars(self)["_models"] = (acting, beside)
+        self._models = (acting, beside)  # in a tuple: their parts are registered instead
         for name, model in zip(self.names, self._models, strict=True):
             setattr(self, name, model.mlp)
             setattr(self, f"{name}_obs_normalizer", model.obs_normalizer)
@@ -56,8 +56,6 @@ class PolicyPair(nn.Module):
         self.noise_std_type = distribution.std_type
         for name, parameter in distribution.named_parameters():
             self.register_parameter(name.removesuffix("_param"), parameter)
-
-    _models: tuple[MLPModel, MLPModel]
 
     def forward(self) -> None:
         raise NotImplementedError("call act(), act_inference() or evaluate().")
@@ -150,6 +148,17 @@ def noise(init_noise_std: float, noise_std_type: str, state_dependent_std: bool 
     """`distribution_cfg` of a model."""
     family = HeteroscedasticGaussianDistribution if state_dependent_std else GaussianDistribution
     return {"class_name": family, "init_std": init_noise_std, "std_type": noise_std_type}
+
+
+def memory(
+    rnn_type: str, rnn_hidden_dim: int, rnn_num_layers: int, unknown: dict[str, Any]
+) -> dict[str, Any]:
+    """Arguments of an `RNNModel`; `rnn_hidden_size` is taken out of the other arguments."""
+    return {
+        "rnn_type": rnn_type,
+        "rnn_hidden_dim": unknown.pop("rnn_hidden_size", rnn_hidden_dim),
+        "rnn_num_layers": rnn_num_layers,
+    }
 
 
 def observations(

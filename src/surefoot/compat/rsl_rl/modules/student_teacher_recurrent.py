@@ -7,7 +7,13 @@ from typing import Any
 
 from surefoot.compat.rsl_rl.models.mlp_model import MLPModel, Observations
 from surefoot.compat.rsl_rl.models.rnn_model import RNNModel
-from surefoot.compat.rsl_rl.modules.policy_pair import Groups, noise, observations, warn_of_unknown
+from surefoot.compat.rsl_rl.modules.policy_pair import (
+    Groups,
+    memory,
+    noise,
+    observations,
+    warn_of_unknown,
+)
 from surefoot.compat.rsl_rl.modules.student_teacher import StudentTeacherPair
 
 
@@ -43,11 +49,7 @@ class StudentTeacherRecurrent(StudentTeacherPair):
         **unknown: Any,
     ) -> None:
         rows, groups = observations(obs, obs_groups, num_actions, unknown, self.names)
-        memory: dict[str, Any] = {
-            "rnn_type": rnn_type,
-            "rnn_hidden_dim": unknown.pop("rnn_hidden_size", rnn_hidden_dim),
-            "rnn_num_layers": rnn_num_layers,
-        }
+        rnn = memory(rnn_type, rnn_hidden_dim, rnn_num_layers, unknown)
         warn_of_unknown(StudentTeacherRecurrent, unknown)
         student = RNNModel(
             rows,
@@ -58,7 +60,7 @@ class StudentTeacherRecurrent(StudentTeacherPair):
             activation,
             student_obs_normalization,
             noise(init_noise_std, noise_std_type),
-            **memory,
+            **rnn,
         )
         teacher_class = RNNModel if teacher_recurrent else MLPModel
         teacher = teacher_class(
@@ -69,7 +71,7 @@ class StudentTeacherRecurrent(StudentTeacherPair):
             teacher_hidden_dims,
             activation,
             teacher_obs_normalization,
-            **(memory if teacher_recurrent else {}),
+            **(rnn if teacher_recurrent else {}),
         )
         super().__init__(student, teacher)
         self.teacher_recurrent = teacher_recurrent
