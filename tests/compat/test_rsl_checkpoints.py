@@ -123,6 +123,21 @@ def test_the_normalisers_that_2_kept_beside_the_policy_become_its_models(second)
     assert_moments_are_of(checkpoint, "actor", "critic")
 
 
+@pytest.mark.parametrize("splits_policy", [True, False])
+def test_normalisers_that_did_not_save_their_count_go_on_as_if_they_had_seen_much(splits_policy):
+    """Until 2.3 the count was no buffer: resumed runs began to average anew."""
+    statistics = Normalizer(4).state_dict()
+    del statistics["count"]
+    policy = OldPolicy("actor", "critic", (), False, False)
+    checkpoint = migrate(old_checkpoint(policy, obs_norm_state_dict=statistics), splits_policy)
+    if splits_policy:
+        count = checkpoint["actor_state_dict"]["obs_normalizer.count"]
+    else:
+        count = checkpoint["obs_norm_state_dict"]["count"]
+    assert count == 7 * 24 * 4096
+    assert "count" not in statistics
+
+
 @pytest.mark.parametrize("memories", [(), ("s",), ("s", "t")])
 def test_student_and_teacher_become_two_models_and_only_the_students_moments_stay(memories):
     policy = OldPolicy("student", "teacher", memories, True, False)
@@ -153,6 +168,16 @@ def test_a_checkpoint_of_today_and_what_is_not_known_stay_as_they_are():
 def test_a_part_that_no_policy_had_is_named():
     with pytest.raises(CheckpointError, match="'estimator', which no policy class of RSL-RL has"):
         migrate({"model_state_dict": {"actor.0.weight": torch.ones(1), "estimator.0.weight": torch.ones(1)}})
+
+
+def test_a_part_that_is_no_mapping_is_named_and_none_is_not_there(tmp_path):
+    for key in ("model_state_dict", "actor_state_dict", "optimizer_state_dict", "obs_norm_state_dict"):
+        with pytest.raises(CheckpointError, match=f"its {key} is a list; expected a mapping"):
+            migrate({key: [1]})
+        assert key not in migrate({key: None})
+    torch.save({"model_state_dict": 3}, tmp_path / "model_1.pt")
+    with pytest.raises(CheckpointError, match=r"model_1\.pt: its model_state_dict is a int"):
+        load_checkpoint(tmp_path / "model_1.pt")
 
 
 def test_moments_of_other_parameters_are_left_out_with_a_warning():
@@ -236,6 +261,18 @@ def test_a_file_that_is_no_mapping_is_named(tmp_path):
         load_checkpoint(tmp_path / "model_1.pt")
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_an_exported_policy_and_a_file_of_another_kind_are_no_checkpoints(tmp_path):
+    torch.jit.save(torch.jit.script(nn.Linear(2, 2)), tmp_path / "policy.pt")
+    with pytest.raises(CheckpointError, match=r"policy\.pt is an exported policy \(TorchScript\)"):
+        load_checkpoint(tmp_path / "policy.pt")
+    (tmp_path / "pointer.pt").write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(
+        CheckpointError, match=r"pointer\.pt is no checkpoint of tensors; nothing in it was executed"
+    ):
+        load_checkpoint(tmp_path / "pointer.pt")
+
+
 # ------------------------------------------------------------------ whether it fits
 
 
@@ -260,6 +297,14 @@ def test_another_width_names_the_layer_and_both_shapes():
     )
 
 
+def test_a_memory_on_one_side_is_named_before_the_widths_that_follow_from_it():
+    state = Model(5).state_dict() | {"rnn.rnn.weight_ih_l0": torch.ones(2, 2)}
+    with pytest.raises(CheckpointError, match=r"'rnn\.rnn\.weight_ih_l0'.*class_name RNNModel and rnn_type"):
+        check_fits(state, Model(4), "actor")
+    with pytest.raises(CheckpointError, match=r"actor: the layer 'mlp\.0\.bias' is a float, no tensor"):
+        check_fits(Model().state_dict() | {"mlp.0.bias": 0.5}, Model(), "actor")
+
+
 @pytest.mark.parametrize(("there", "here"), [(True, False), (False, True)])
 def test_a_layer_on_one_side_only_says_which_setting_differs(there, here):
     state, module = Model(normalizes=there).state_dict(), Model(normalizes=here)
@@ -273,7 +318,10 @@ def test_a_part_that_is_not_there_is_named_with_what_is():
     with pytest.raises(CheckpointError) as info:
         part({"student_state_dict": {}, "iter": 3}, "actor_state_dict")
     assert isinstance(info.value, KeyError)
-    assert str(info.value) == "the checkpoint lacks 'actor_state_dict'; it has student_state_dict, iter."
+    assert str(info.value) == (
+        "the checkpoint lacks 'actor_state_dict'; it has student_state_dict, iter. "
+        "load_cfg says which parts are loaded."
+    )
 
 
 def test_ppo_says_what_a_checkpoint_of_distillation_lacks_and_stays_as_it_was():

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from surefoot.compat.rsl_rl.generations import modernize
 from surefoot.config import SurefootWarning
+from surefoot.config.rsl_rl import modernize
 from surefoot.errors import ConfigError
 
 PPO = {
@@ -241,7 +241,7 @@ def test_a_set_that_is_not_named_was_the_policys_before_4():
     cfg = {"policy": {"class_name": "ActorCritic"}, "algorithm": PPO, "num_steps_per_env": 8}
     cfg["save_interval"] = 1
     cfg["obs_groups"] = {"policy": ["state"]}
-    obs = {"state": torch.zeros(2, 3)}
+    obs = TensorDict({"state": torch.zeros(2, 3)}, batch_size=2)
     assert modernize(cfg, obs)[0]["obs_groups"] == {"actor": ["state"], "critic": ["state"]}
     # unless the environment has a group of that name
     obs["critic"] = torch.zeros(2, 5)
@@ -451,22 +451,6 @@ def test_keys_of_ones_own_classes_are_theirs():
 def test_rsl_rls_classes_are_known_by_their_paths_too(name):
     with pytest.raises(ConfigError, match="clip_parm"):
         modernize({**MODERN, "algorithm": {**PPO, "class_name": name, "clip_parm": 0.2}})
-
-
-def test_g07_a_group_that_the_environment_does_not_give_is_named_with_who_wants_it():
-    obs = {"policy": torch.zeros(2, 3)}
-    for name in ("critic", "rnd_state", "teacher"):
-        with pytest.raises(ConfigError, match=rf"obs_groups\.{name}.*'privileged'.*\['policy'\]"):
-            modernize({**MODERN, "obs_groups": {name: ["privileged"]}}, obs)
-
-
-def test_groups_may_come_as_a_tensordict():
-    obs = TensorDict({"policy": torch.zeros(2, 3)}, batch_size=2)
-    assert modernize({**MODERN, "obs_groups": {"actor": ["policy"]}}, obs)[0]["obs_groups"] == {
-        "actor": ["policy"]
-    }
-    with pytest.raises(ConfigError, match=r"'privileged'.*\['policy'\]"):
-        modernize({**MODERN, "obs_groups": {"critic": ["privileged"]}}, obs)
 
 
 def test_a_key_without_which_nothing_runs_is_named():

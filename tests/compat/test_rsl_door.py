@@ -183,6 +183,7 @@ def test_a_program_of_an_installed_package_runs(monkeypatch):
 
 def test_the_command_line_runs_clients(project):
     light = SCRIPT.replace("import helper\nimport rsl_rl.env.vec_env\n", "import rsl_rl\n")
+    light += "import warnings; warnings.warn('careful')\n"
     (project / "train.py").write_text(light.replace("rsl_rl.env.VecEnv.__module__", "rsl_rl.__name__"))
 
     def surefoot(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -194,6 +195,7 @@ def test_the_command_line_runs_clients(project):
         assert result.stdout == "client __main__ ['train.py', '--help'] 5.5.1 surefoot.compat.rsl_rl\n", (
             result.stderr
         )
+        assert result.stderr == "warning: careful\n"
     (project / "fails.py").write_text(
         "import sys\nif len(sys.argv) > 1:\n    sys.exit(7)\nraise RuntimeError('mine')\n"
     )

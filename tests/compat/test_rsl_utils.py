@@ -189,6 +189,12 @@ def test_c09_nan_and_infinity_are_found_and_named(values, place):
     assert isinstance(error.value, NonFiniteError)
 
 
+def test_whole_numbers_are_finite():
+    utils.check_nan(
+        {"image": torch.zeros(2, dtype=torch.uint8)}, torch.zeros(2).long(), torch.zeros(2).bool()
+    )
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 4), st.data())
 def test_trajectories_come_back_from_their_padding(num_steps, num_envs, data):

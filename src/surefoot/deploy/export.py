@@ -109,7 +109,7 @@ def export_policy(
     description["max_difference_from_pytorch"] = differences
     contents["policy.json"] = (json.dumps(description, indent=2) + "\n").encode()
     contents["golden.npz"] = _npz(golden)
-    return Export([_write(Path(out_dir) / file, data) for file, data in contents.items()], differences)
+    return Export([write_file(Path(out_dir) / file, data) for file, data in contents.items()], differences)
 
 
 def describe(graph: PolicyGraph, loaded: LoadedPolicy | None = None) -> dict[str, Any]:
@@ -269,8 +269,12 @@ def _npz(golden: Golden) -> bytes:
     return archive.getvalue()
 
 
-def _write(path: Path, content: bytes) -> Path:
-    """Whole or not at all."""
+def write_file(path: Path, content: bytes) -> Path:
+    """Write a file whole or not at all.
+
+    Raises:
+        ConfigError: the disk refuses.
+    """
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -199,11 +199,14 @@ def read_file(path: Path, safe_globals: Sequence[Any] = (), map_location: Any = 
             return torch.load(path, map_location=map_location, weights_only=True)
     except pickle.UnpicklingError as error:
         asked = re.search(r"GLOBAL (\S+)", str(error))
-        raise CheckpointError(
-            f"{path} holds more than tensors and plain data{f' ({asked[1]})' if asked else ''}; nothing in "
-            "it was executed."
-        ) from None
+        what = (
+            f"holds more than tensors and plain data ({asked[1]})" if asked else "is no checkpoint of tensors"
+        )
+        raise CheckpointError(f"{path} {what}; nothing in it was executed.") from None
     except Exception as error:  # noqa: BLE001 - damage can make the readers raise anything
+        if "TorchScript" in str(error):
+            text = f"{path} is an exported policy (TorchScript), not a checkpoint."
+            raise CheckpointError(text) from None
         raise CheckpointError(f"{path} is damaged ({_first_line(error)}).{_offer_previous(path)}") from None
 
 

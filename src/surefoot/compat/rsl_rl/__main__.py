@@ -2,6 +2,7 @@
 
 import sys
 
-from surefoot.cli import cli
+from surefoot.cli import main
 
-cli(["rsl-rl", *sys.argv[1:]])
+sys.argv.insert(1, "rsl-rl")
+main()

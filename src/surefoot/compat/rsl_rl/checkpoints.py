@@ -37,6 +37,15 @@ _NORMALIZERS = {
     "privileged_obs_norm_state_dict": 1,
 }
 """Entries of 2.x that became a part of the first or second model."""
+_MODELS = ("actor", "critic", "student", "teacher")
+_PARTS = (
+    "model_state_dict",
+    *_NORMALIZERS,
+    *(f"{name}_state_dict" for name in _MODELS),
+    "optimizer_state_dict",
+)
+_USUAL_SAMPLES = 4096 * 24
+"""Observations per iteration, for normalisers of early 2.x, which did not save how many they have seen."""
 _STATISTICS = ("_mean", "_var", "_std", "count", "running_mean", "running_var", "num_batches_tracked")
 """Last parts of the names of what no optimiser trains."""
 
@@ -78,12 +87,20 @@ def migrate(checkpoint: Mapping[str, Any], splits_policy: bool = True) -> dict[s
     policy, which then is of a class of the client's own.
 
     Raises:
-        CheckpointError: `model_state_dict` holds a part of a network that no policy class had.
+        CheckpointError: `model_state_dict` holds a part of a network that no policy class had, or such an
+            entry is no mapping; None counts as not there.
     """
-    result = dict(checkpoint)
+    result = {key: value for key, value in checkpoint.items() if key not in _PARTS or value is not None}
+    for key in _PARTS:
+        if not isinstance(value := result.get(key, {}), Mapping):
+            raise CheckpointError(f"its {key} is a {type(value).__name__}; expected a mapping.")
+    for key in _NORMALIZERS:
+        if statistics := result.get(key):
+            seen = torch.tensor(_USUAL_SAMPLES * max(1, result.get("iter", 0)))
+            result[key] = {**statistics, "count": statistics.get("count", seen)}
     if "model_state_dict" in result and splits_policy:
         _split_policy(result)
-    for name in ("actor", "critic", "student", "teacher"):
+    for name in _MODELS:
         key = f"{name}_state_dict"
         if key in result:
             result[key] = {_NOISE.get(k, k): value for k, value in result[key].items()}
@@ -198,7 +215,10 @@ def part(checkpoint: Mapping[str, Any], key: str) -> Any:
         MissingPartError: There is none (a KeyError, as in RSL-RL).
     """
     if key not in checkpoint:
-        raise MissingPartError(f"the checkpoint lacks '{key}'; it has {', '.join(map(str, checkpoint))}.")
+        raise MissingPartError(
+            f"the checkpoint lacks '{key}'; it has {', '.join(map(str, checkpoint))}. load_cfg says which "
+            "parts are loaded."
+        )
     return checkpoint[key]
 
 
@@ -220,12 +240,6 @@ def check_fits(state: Mapping[str, Tensor], module: nn.Module, what: str, strict
     own = module.state_dict()
     samples = any(key.startswith("distribution.") for key in own)
     state = {key: x for key, x in state.items() if samples or not key.startswith("distribution.")}
-    for key, value in own.items():
-        if key in state and state[key].shape != value.shape:
-            raise MisfitError(
-                f"{what}: the layer '{key}' has the shape {tuple(state[key].shape)} in the checkpoint and "
-                f"{tuple(value.shape)} here; use the configuration and the observations it was made with."
-            )
     if strict:
         for key in own:
             if key not in state:
@@ -236,6 +250,16 @@ def check_fits(state: Mapping[str, Tensor], module: nn.Module, what: str, strict
                     f"{what}: the checkpoint holds the layer '{key}', which is not built here."
                     f"{_hint(key, own)}"
                 )
+    for key, value in own.items():
+        if key not in state:
+            continue
+        if not isinstance(state[key], Tensor):
+            raise MisfitError(f"{what}: the layer '{key}' is a {type(state[key]).__name__}, no tensor.")
+        if state[key].shape != value.shape:
+            raise MisfitError(
+                f"{what}: the layer '{key}' has the shape {tuple(state[key].shape)} in the checkpoint and "
+                f"{tuple(value.shape)} here; use the configuration and the observations it was made with."
+            )
     return {key: x for key, x in state.items() if strict or key in own}
 
 

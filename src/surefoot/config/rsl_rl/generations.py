@@ -27,7 +27,7 @@ from surefoot.config.rsl_rl.policies import (
     split_policy,
 )
 from surefoot.config.rsl_rl.unset import copied, drop_none
-from surefoot.errors import ConfigError, MissingKeyError, did_you_mean
+from surefoot.errors import ConfigError, MissingKeyError
 
 _OLD_DEFAULTS = {
     "num_learning_epochs": 1,
@@ -51,11 +51,11 @@ def modernize(
 
     Args:
         train_cfg: Of any generation.
-        obs: The observation groups that the environment gives, by name; with them it is checked that those
-            named in `obs_groups` exist, and that nothing is missing that a run needs.
+        obs: The observation groups that the environment gives, by name; with them it is checked that
+            nothing is missing that a run needs.
 
     Raises:
-        ConfigError: A policy class that nobody has; a group that does not exist.
+        ConfigError: A policy class that nobody has.
         UnknownKeyError: A key that the class it is for does not take (a TypeError, as in RSL-RL).
         MissingKeyError: With `obs`, a key that a run needs is missing (a KeyError, as in RSL-RL).
     """
@@ -84,7 +84,7 @@ def modernize(
     offered = None if obs is None else list(obs.keys())
     _modernize_groups(cfg, offered, notes)
     if offered is not None:
-        _check_needs(cfg, offered)
+        _check_needs(cfg)
     return cfg, notes
 
 
@@ -218,7 +218,7 @@ def _modernize_groups(cfg: Section, offered: list[str] | None, notes: list[str])
             notes.append(f"obs_groups.{name} is not given: {groups['policy']}, as for the policy")
 
 
-def _check_needs(cfg: Mapping[str, Any], offered: list[str]) -> None:
+def _check_needs(cfg: Mapping[str, Any]) -> None:
     models = {
         "PPO": ("actor", "critic"),
         "PPOAMP": ("actor", "critic"),
@@ -229,10 +229,3 @@ def _check_needs(cfg: Mapping[str, Any], offered: list[str]) -> None:
     for key in ("num_steps_per_env", "save_interval", "algorithm", *needed):
         if key not in cfg:
             raise MissingKeyError(f"the configuration has no '{key}', which {kind or 'every run'} needs.")
-    for name, groups in cfg["obs_groups"].items():
-        for group in groups:
-            if group not in offered:
-                raise ConfigError(
-                    f"obs_groups.{name} wants the observation group '{group}', which the environment does "
-                    f"not give; it has {sorted(offered)}.{did_you_mean(group, offered)}"
-                )

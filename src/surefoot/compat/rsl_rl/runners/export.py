@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.config import SurefootWarning
-from surefoot.deploy.export import INSTALL, TOLERANCE
+from surefoot.deploy.export import INSTALL, TOLERANCE, write_file
 from surefoot.errors import ConfigError, SurefootError
 
 OPSET = 18
@@ -38,7 +38,7 @@ def export_jit(policy: Any, path: Path) -> None:
     if inputs is not None:
         with torch.no_grad():
             _compare(_as_tuple(loaded(*inputs)), _as_tuple(module(*inputs)), path)
-    _write(path, buffer.getvalue())
+    write_file(path, buffer.getvalue())
 
 
 def _jit_inputs(policy: Any) -> tuple[Any, ...] | None:
@@ -84,7 +84,7 @@ def export_onnx(policy: Any, path: Path, verbose: bool = False) -> None:
             dynamic_axes=axes,
         )
     _check_onnx(buffer.getvalue(), module, (1,) if axes is None else (1, 3), path)
-    _write(path, buffer.getvalue())
+    write_file(path, buffer.getvalue())
 
 
 def _check_onnx(content: bytes, module: Any, batch_sizes: Sequence[int], path: Path) -> None:
@@ -118,13 +118,3 @@ def _compare(found: Outputs, expected: Outputs, path: Path) -> None:
                 f"{path.name} gives other actions than PyTorch; nothing was written. What the model does may "
                 "not depend on the values of its inputs."
             )
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.tmp")
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror or error}.") from error

@@ -16,7 +16,6 @@ from surefoot import distributed
 from surefoot.compat.rsl_rl.algorithms.ppo import FINAL_OBSERVATIONS
 from surefoot.compat.rsl_rl.checkpoints import load_checkpoint
 from surefoot.compat.rsl_rl.env_adapter import EnvAdapter
-from surefoot.compat.rsl_rl.generations import modernize
 from surefoot.compat.rsl_rl.modules.client_policy import ClientActor
 from surefoot.compat.rsl_rl.runners import progress
 from surefoot.compat.rsl_rl.runners.export import export_jit, export_onnx
@@ -25,9 +24,11 @@ from surefoot.compat.rsl_rl.runners.step_guard import StepGuard
 from surefoot.compat.rsl_rl.utils import resolve_callable
 from surefoot.compat.rsl_rl.utils.console import tell
 from surefoot.compat.rsl_rl.utils.logger import Logger
+from surefoot.config.rsl_rl import modernize
 from surefoot.errors import CheckpointError, ConfigError
 from surefoot.training.checkpoint import from_plain, to_plain, write_whole
 from surefoot.training.recording import Stopwatch
+from surefoot.training.threads import num_threads, threads
 
 OF_LOGGER = (
     "log_dir",
@@ -109,6 +110,10 @@ class OnPolicyRunner:
             NonFiniteError: the environment returned a NaN or an infinity, unless `check_for_nan` is False.
             EnvContractError: it returned something of another form.
         """
+        with threads(_num_threads(self.cfg)):
+            self._learn(num_learning_iterations, init_at_random_ep_len)
+
+    def _learn(self, num_learning_iterations: int, init_at_random_ep_len: bool) -> None:
         observations = self._begin(init_at_random_ep_len)
         start = self._num_done
         try:
@@ -368,3 +373,11 @@ class OnPolicyRunner:
 def _moved(x: Any, device: torch.device | str) -> Any:
     """A tensor, or a mapping of tensors, on `device`."""
     return {name: part.to(device) for name, part in x.items()} if isinstance(x, dict) else x.to(device)
+
+
+def _num_threads(cfg: Mapping[str, Any]) -> int:
+    """1 where all models are small perceptrons, which more only slow down; else what PyTorch chose."""
+    models = [cfg[name] for name in ("actor", "critic", "student", "teacher") if name in cfg]
+    if any(key in model for model in models for key in ("rnn_type", "cnn_cfg")):
+        return torch.get_num_threads()
+    return num_threads(model.get("hidden_dims", (256, 256, 256)) for model in models)

@@ -192,7 +192,7 @@ class Logger:
             **statistics,
         }
         self._write(record, it)
-        left = self.tot_time and (collect_time + learn_time) * (total_it - it - 1)
+        left = (collect_time + learn_time) * (total_it - it - 1)
         record = {**record, "run_name": self.cfg.get("run_name")}
         tell(iteration_block(record, f"Learning iteration {it}/{total_it}", left, print_minimal, width, pad))
 

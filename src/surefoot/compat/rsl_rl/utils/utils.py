@@ -215,10 +215,9 @@ def check_nan(obs: Mapping[str, Tensor], rewards: Tensor, dones: Tensor) -> None
     """
     sources = {f"observation group '{group}'": x for group, x in obs.items()}
     sources |= {"rewards": rewards, "dones": dones}
-    floats = {name: x for name, x in sources.items() if x.is_floating_point()}
-    flags = torch.stack([kind.any() for x in floats.values() for kind in (x.isnan(), x.isinf())])
+    flags = torch.stack([kind.any() for x in sources.values() for kind in (x.isnan(), x.isinf())])
     found = iter(flags.tolist())
-    for name in floats:
+    for name in sources:
         kinds = [kind for kind in ("NaN", "Inf") if next(found)]
         if kinds:
             raise NonFiniteError(
