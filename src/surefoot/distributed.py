@@ -168,26 +168,30 @@ def minimize(
     """One optimiser step of an extension's own networks, averaged over processes. Returns the gradient norm.
 
     With a gradient that is not finite on any process, or where `is_due` (0-d, alike on all) is False, no
-    process makes the step. Parameters that the loss does not reach, the same on all, stay, also from weight
-    decay.
+    process makes the step. Parameters that the loss reaches on no process stay, also from weight decay.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     found = torch.autograd.grad(loss, parameters, allow_unused=True)
     gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
-    flat = mean(torch.cat([g.reshape(-1) for g in gradients]))
-    norm = torch.linalg.vector_norm(flat)
+    is_reached = torch.tensor([g is not None for g in found]).to(gradients[0])
+    *parts, is_reached = mean(torch.cat([*(g.reshape(-1) for g in gradients), is_reached])).split(
+        [*(p.numel() for p in parameters), len(parameters)]
+    )
+    norm = torch.linalg.vector_norm(torch.cat(parts))
     scale = torch.ones_like(norm) if max_norm is None else (max_norm / (norm + 1e-6)).clamp(max=1)
     is_made = norm.isfinite() & is_due
-    flat = torch.where(is_made, flat * scale, 0.0)
-    kept = [
-        t for p in parameters for t in (p, *(v for v in optimizer.state[p].values() if isinstance(v, Tensor)))
-    ]
-    before = [t.detach().clone() for t in kept]
-    parts = flat.split([p.numel() for p in parameters])
-    for parameter, own, gradient in zip(parameters, found, parts, strict=True):
-        parameter.grad = None if own is None else gradient.view_as(parameter)
+    before = [{name: t.clone() for name, t in _of(optimizer, p).items()} for p in parameters]
+    for parameter, gradient in zip(parameters, parts, strict=True):
+        parameter.grad = torch.where(is_made, gradient * scale, 0.0).view_as(parameter)
     optimizer.step()
-    with torch.no_grad():
-        for tensor, old in zip(kept, before, strict=True):
-            tensor.copy_(torch.where(is_made, tensor, old))
+    for parameter, old, reached in zip(parameters, before, is_reached > 0, strict=True):
+        for name, tensor in _of(optimizer, parameter).items():
+            # a state begins with zeros
+            tensor.copy_(torch.where(is_made & reached, tensor, old.get(name, 0.0)))
     return norm
+
+
+def _of(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
+    """What a step changes of a parameter: itself and its state."""
+    state = {k: v for k, v in optimizer.state[parameter].items() if isinstance(v, Tensor)}
+    return {"parameter": parameter.detach(), **state}

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.algorithm.config import PPOConfig
+from surefoot.algorithm.extension import Extension
 from surefoot.algorithm.objectives import Clip
 from surefoot.algorithm.ppo import PPO
 from surefoot.networks.actor_critic import ActorCritic
@@ -97,6 +98,21 @@ def test_the_loss_of_a_subclass_is_what_is_learned() -> None:
     ppo._apply_schedules()  # pyright: ignore[reportPrivateUsage]
     ppo.gradient(next(iter(ppo.storage.mini_batch_generator(2))))
     assert not ppo.optimizer.gradient.any()
+
+
+def test_rows_that_an_extension_adds_are_left_to_autograd() -> None:
+    class Doubled(Extension):
+        def augment(self, batch: Batch, policy: ActorCritic) -> Batch:
+            return batch.append(batch.observations, batch.actions + 1.0, torch.arange(len(batch.index)))
+
+    ppo = make_ppo(extensions=[Doubled()])
+    Task(seed=2).collect(ppo)
+    ppo._apply_schedules()  # pyright: ignore[reportPrivateUsage]
+    batch = ppo._augment(next(iter(ppo.storage.mini_batch_generator(2))))  # pyright: ignore[reportPrivateUsage]
+    _, _, kl, terms = ppo(batch)
+    logged_kl, logged = ppo.gradient(batch)
+    assert torch.equal(logged_kl, kl)
+    assert all(torch.equal(logged[name], x) for name, x in terms.items())
 
 
 def test_other_losses_are_left_to_autograd() -> None:

@@ -262,7 +262,7 @@ def test_c21_a_rate_above_the_bound_is_not_cut_by_the_first_increase() -> None:
     assert ppo.learning_rate == pytest.approx(0.02, rel=1e-5)
 
 
-def test_c04_shared_encoders_are_stepped_once() -> None:
+def with_shared_encoders() -> tuple[PPO, TensorDict]:
     obs = TensorDict({"policy": torch.randn(2, 3), "image": torch.randn(2, 1, 8, 8)}, [2])
     groups = {"actor": ["policy", "image"], "critic": ["policy", "image"]}
     options: dict[str, Any] = {
@@ -274,7 +274,12 @@ def test_c04_shared_encoders_are_stepped_once() -> None:
     storage = RolloutStorage("rl", 2, 4, obs, [NUM_ACTIONS])
     ppo = PPO(actor, critic, storage, optimizer="sgd", schedule="fixed", num_learning_epochs=1,
               num_mini_batches=1, learning_rate=1.0, max_grad_norm=1e9)  # fmt: skip
-    shared = next(actor.cnns.parameters())
+    return ppo, obs
+
+
+def test_c04_shared_encoders_are_stepped_once() -> None:
+    ppo, obs = with_shared_encoders()
+    shared = next(p for name, p in ppo.actor.named_parameters() if name.startswith("cnns"))
     assert len([p for p in ppo.engine.optimizer.flat_parameters if p is shared]) == 1
     for _ in range(4):
         ppo.act(obs)
@@ -435,6 +440,21 @@ def test_the_optimisers_state_is_torchs_parameter_by_parameter() -> None:
     again = other.optimizer.state_dict()
     for i, entry in state["state"].items():
         assert all(torch.equal(x, again["state"][i][name]) for name, x in entry.items())
+
+
+def test_the_optimisers_state_of_shared_encoders_is_torchs_too() -> None:
+    ppo, _ = with_shared_encoders()
+    parameters = [*ppo.actor.parameters(), *ppo.critic.parameters()]
+    assert len({*parameters}) < len(parameters)
+    with pytest.warns(UserWarning, match="duplicate parameters"):  # RSL-RL's has them
+        reference = torch.optim.SGD(parameters, lr=0.5, momentum=0.9)
+    assert (
+        ppo.optimizer.state_dict()["param_groups"][0]["params"]
+        == (reference.state_dict()["param_groups"][0]["params"])
+    )
+    ppo.optimizer.load_state_dict(reference.state_dict())
+    assert ppo.learning_rate == 0.5
+    reference.load_state_dict(ppo.optimizer.state_dict())
 
 
 @pytest.mark.parametrize("memory", [None, "gru"])

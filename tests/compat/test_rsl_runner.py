@@ -855,3 +855,28 @@ def test_c21_c25_c26_processes_on_the_cpu_train_one_policy_and_log_all_environme
     # both processes' episodes: one alone has 4 or 6 environments, of which each ends at least once
     assert records[0]["Train/episodes"] >= 10
     assert json.dumps(records[-1])
+
+
+# ------------------------------------------------------------------ threads
+
+
+@pytest.mark.parametrize(
+    ("actor", "wanted"),
+    [
+        ({"hidden_dims": [256, 128, 64]}, 1),
+        ({"hidden_dims": [512, 256, 128]}, 2),
+        ({"class_name": "RNNModel", "hidden_dims": [8], "rnn_type": "gru", "rnn_hidden_dim": 8}, 2),
+    ],
+)
+def test_small_perceptrons_learn_in_one_thread(actor: dict[str, Any], wanted: int) -> None:
+    env, seen, before = Env(), [], torch.get_num_threads()
+    env.spoil = lambda returned: seen.append(torch.get_num_threads()) or returned
+    cfg = config()
+    cfg["actor"] = {**cfg["actor"], **actor}
+    try:
+        torch.set_num_threads(2)
+        OnPolicyRunner(env, cfg, None).learn(1)
+        assert set(seen) == {wanted}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

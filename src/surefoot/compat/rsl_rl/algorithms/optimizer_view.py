@@ -17,14 +17,15 @@ class OptimizerView:
 
     Args:
         flat: Whose state, rate and step these are.
-        parameters: In RSL-RL's order; one that stands there twice counts once.
+        parameters: In RSL-RL's order; one that stands there twice (of a shared encoder) counts once.
         set_rate: Called with a rate that a client sets.
     """
 
     def __init__(
         self, flat: FlatOptimizer, parameters: Iterable[nn.Parameter], set_rate: Callable[[float], None]
     ) -> None:
-        self._flat, self._parameters = flat, [*dict.fromkeys(parameters)]
+        self._flat, self._parameters = flat, [*parameters]
+        self._numbers = {p: i for i, p in enumerate(self._parameters)}  # of two places the last, as in torch
         self._group = _Group(self, set_rate)
 
     @property
@@ -54,12 +55,16 @@ class OptimizerView:
         places = {id(p): i for i, p in enumerate(self._flat.flat_parameters)}
         entries = {
             i: {name: parts[places[id(p)]] for name, parts in cut.items()}
-            for i, p in enumerate(self._parameters)
+            for p, i in self._numbers.items()
             if cut and id(p) in places
         }
         options = {k: v for k, v in self._flat.optimizer.param_groups[0].items() if k != "ratio"}
         # RSL-RL's is neither fused, nor is its rate a tensor
-        own = {"fused": None, "lr": float(self._flat.rate), "params": list(range(len(self._parameters)))}
+        own = {
+            "fused": None,
+            "lr": float(self._flat.rate),
+            "params": [self._numbers[p] for p in self._parameters],
+        }
         return {"state": entries, "param_groups": [{**options, **own}]}
 
     @torch.no_grad()
@@ -70,13 +75,14 @@ class OptimizerView:
             CheckpointError: it is of another number of parameters, or of other shapes.
         """
         group = saved["param_groups"][0]
-        if len(group["params"]) != len(self._parameters):
+        theirs = [*dict.fromkeys(group["params"])]
+        if len(theirs) != len(self._numbers):
             raise CheckpointError(
-                f"the optimiser of the checkpoint has {len(group['params'])} parameters, this one has "
-                f"{len(self._parameters)}; load with load_cfg without 'optimizer' to start it anew."
+                f"the optimiser of the checkpoint has {len(theirs)} parameters, this one has "
+                f"{len(self._numbers)}; load with load_cfg without 'optimizer' to start it anew."
             )
-        places = {id(p): i for p, i in zip(self._parameters, group["params"], strict=True)}
-        own = [saved["state"].get(places[id(p)]) for p in self._flat.flat_parameters]
+        numbers = dict(zip(self._numbers, theirs, strict=True))
+        own = [saved["state"].get(numbers[p]) for p in self._flat.flat_parameters]
         state = {}
         if any(own):
             for p, entry in zip(self._flat.flat_parameters, own, strict=True):
