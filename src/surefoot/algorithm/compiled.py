@@ -1,7 +1,8 @@
 """torch.compile for PPO: what is compiled, when that pays, and what happens where it fails.
 
-Compiled are the gradient of a mini-batch's loss (forward pass, loss and backward pass in one graph), the
-policy while acting, and GAE. PPO does not know: its methods are replaced by forms that give the same.
+Compiled are a mini-batch up to the optimiser's step (forward pass, loss, backward pass, clipping and learning
+rate in one graph; with several processes, the gradient alone), the policy while acting, and GAE. PPO does not
+know: its methods are replaced by forms that give the same.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from surefoot import distributed
 from surefoot.algorithm.config import PPOConfig
+from surefoot.algorithm.extension import Extension
+from surefoot.algorithm.optimizer import Decision
 from surefoot.algorithm.ppo import PPO
 from surefoot.networks.actor_critic import ActorCritic
-from surefoot.types import Batch, Distribution, Hidden, Observations
+from surefoot.types import Batch
 
 OVERHEAD_S = 0.5e-3
 """What a compiled mini-batch saves whatever its size (two networks of 64-64 units on one core)."""
@@ -28,6 +32,8 @@ PER_ROW_S = 1e-6
 """What it saves for each of its rows."""
 WORTH_S = 60.0
 """`auto` compiles where a run saves as much: three times what compiling takes when nothing is cached."""
+
+REPLACED = ("advance", "gae", "gradient", "step", "_learn_from")
 
 R = TypeVar("R")
 
@@ -66,8 +72,9 @@ def obstacle(ppo: PPO) -> str | None:
         return "the policy is not Surefoot's"
     if ppo.policy.is_recurrent:
         return "the policy is recurrent"
-    if type(ppo).gradient is not PPO.gradient:
-        return f"{type(ppo).__name__} has a gradient of its own"
+    for name in ("gradient", "step", "_learn_from"):
+        if getattr(type(ppo), name) is not getattr(PPO, name):
+            return f"{type(ppo).__name__} has its own {name}()"
     return None
 
 
@@ -86,15 +93,15 @@ def missing_compiler(device: torch.device) -> str | None:
 
 
 def compile_ppo(ppo: PPO, mode: str, say: Callable[[str], None]) -> None:
-    """Replace `ppo.gradient`, `ppo.advance` and `ppo.gae` by compiled forms; by themselves where `mode` is
-    `off`. Nothing is compiled before its first call.
+    """Replace methods of `ppo` by compiled forms; by themselves where `mode` is `off`. Nothing is compiled
+    before its first call.
 
     Args:
         ppo: Changed.
         mode: `off`, `default` or `cudagraph`.
         say: Gets one line where something goes on uncompiled, and why.
     """
-    for name in ("gradient", "advance", "gae"):
+    for name in REPLACED:
         ppo.__dict__.pop(name, None)
     if mode == "off":
         return
@@ -103,27 +110,57 @@ def compile_ppo(ppo: PPO, mode: str, say: Callable[[str], None]) -> None:
         return
     graphs = mode == "cudagraph"
     options: dict[str, Any] = {"fullgraph": True, **({"mode": "reduce-overhead"} if graphs else {})}
-    # closures of PPO's methods: what is compiled must not be replaced by itself
-    eager: dict[str, Callable[..., Any]] = {"gradient": ppo.gradient, "advance": ppo.advance, "gae": ppo.gae}
-    graph_of_loss = torch.compile(_loss_gradient(ppo), **options)
-    graph_of_policy = torch.compile(eager["advance"], **options)
-    graph_of_gae = torch.compile(eager["gae"], **options)
 
-    def gradient(batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        with torch.no_grad():
-            found, kl, terms = graph_of_loss(ppo.optimizer.data, batch)
-            ppo.optimizer.gradient[:-3] = found
-        return _kept((kl, terms), graphs)
+    def kept(function: Callable[..., Any]) -> Callable[..., Any]:
+        graph = torch.compile(function, **options)
+        # the next run of a CUDA graph overwrites the results of the last
+        return (lambda *args: tree_map(torch.clone, graph(*args))) if graphs else graph
 
-    def advance(obs: Observations, hidden: Hidden) -> tuple[Distribution, Hidden]:
-        return graph_of_policy(obs, hidden)
+    forms = {"advance": ("acting", kept(ppo.advance)), "gae": ("GAE", kept(ppo.gae))}
+    name, form = _mini_batch(ppo, kept)
+    forms[name] = ("the mini-batch", form)
+    for name, (what, form) in forms.items():
+        setattr(ppo, name, _or_eager(form, getattr(ppo, name), what, graphs, say))
 
-    def gae(*args: Any) -> tuple[Tensor, Tensor]:
-        return _kept(graph_of_gae(*args), graphs)
 
-    compiled = {"gradient": gradient, "advance": advance, "gae": gae}
-    for name, what in (("gradient", "the mini-batch"), ("advance", "acting"), ("gae", "GAE")):
-        setattr(ppo, name, _or_eager(compiled[name], eager[name], what, graphs, say))
+def _mini_batch(
+    ppo: PPO, compiled: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> tuple[str, Callable[..., Any]]:
+    """The method that is replaced, and its form."""
+    optimizer, gradient_of = ppo.optimizer, _loss_gradient(ppo)
+    if distributed.world_size() > 1:  # the reduction stands between gradient and clipping
+        graph_of_gradient = compiled(gradient_of)
+
+        @torch.no_grad()
+        def gradient(batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+            found, kl, terms = graph_of_gradient(optimizer.data, batch)
+            optimizer.gradient[:-3] = found
+            return kl, terms
+
+        return "gradient", gradient
+
+    # what an extension adds is made of the raw rollout, outside of the graph, from normalised advantages
+    is_augmented = any(type(e).augment is not Extension.augment for e in ppo.extensions)  # pyright: ignore
+
+    def learn(flat: Tensor, batch: Batch) -> tuple[Tensor, Decision, dict[str, Tensor]]:
+        metrics = {} if is_augmented else ppo.normalize(batch)
+        rows = batch.num_sampled if batch.mask is None else batch.sampled(batch.mask).sum()
+        found, kl, terms = gradient_of(flat, batch)
+        decision = optimizer.decide(found, kl, rows)
+        metrics |= terms | {"Loss/kl": kl, "Loss/grad_norm": decision.norm}
+        metrics |= {"Loss/skipped_updates": decision.skipped, "rows": torch.as_tensor(rows, device=kl.device)}
+        return found, decision, metrics
+
+    graph_of_learning = compiled(learn)
+
+    @torch.no_grad()
+    def step(batch: Batch) -> dict[str, Tensor]:
+        optimizer.gradient[:-3], decision, metrics = graph_of_learning(optimizer.data, batch)
+        optimizer.apply(decision)
+        ppo.policy.project()
+        return metrics
+
+    return "step" if is_augmented else "_learn_from", step
 
 
 def _loss_gradient(ppo: PPO) -> Callable[[Tensor, Batch], tuple[Tensor, Tensor, dict[str, Tensor]]]:
@@ -143,11 +180,6 @@ def _loss_gradient(ppo: PPO) -> Callable[[Tensor, Batch], tuple[Tensor, Tensor, 
         return gradient, kl, terms
 
     return gradient_of
-
-
-def _kept(results: R, is_graph: bool) -> R:
-    """Results that the next run of a CUDA graph does not overwrite."""
-    return tree_map(lambda x: x.clone(), results) if is_graph else results
 
 
 def _or_eager(

@@ -5,7 +5,7 @@ device.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,19 @@ OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
 }
 FUSED = ("adam", "adamw", "sgd")
 """Those with a kernel that itself leaves out a step."""
+
+
+class Decision(NamedTuple):
+    """What an update does, before it is done; all 0-d."""
+
+    rate: Tensor
+    stopped: Tensor
+    norm: Tensor
+    """Of the gradient before clipping."""
+    skipped: Tensor
+    """1.0 where the step would put a non-finite number into the weights."""
+    is_left_out: Tensor
+    """1.0 where no step is made, for that or another reason."""
 
 
 class FlatOptimizer(nn.Module):
@@ -50,7 +63,7 @@ class FlatOptimizer(nn.Module):
         self.flat_parameters = [p for ps in self.parameters_by_segment.values() for p in ps]
         self.sizes = [p.numel() for p in self.flat_parameters]
         first = self.flat_parameters[0]
-        sizes = [sum(p.numel() for p in ps) for ps in self.parameters_by_segment.values()]
+        self.segment_sizes = [sum(p.numel() for p in ps) for ps in self.parameters_by_segment.values()]
         with torch.no_grad():
             data = torch.cat([p.detach().reshape(-1) for p in self.flat_parameters])
             for p, view in zip(self.flat_parameters, data.split(self.sizes), strict=True):
@@ -58,14 +71,14 @@ class FlatOptimizer(nn.Module):
         self.data = data
         # three more numbers ride along in the one reduction over processes: KL, count of rows, learning rate
         self.gradient = torch.zeros(data.numel() + 3, dtype=data.dtype, device=data.device)
-        self.segment_gradients = self.gradient[:-3].split(sizes)
         by_parameter = self.gradient[:-3].split(self.sizes)
         self._gradient_of = [g.view_as(p) for g, p in zip(by_parameter, self.flat_parameters, strict=True)]
         ratios = [self._rate_ratio(name) for name in self.parameters_by_segment]
         if len(set(ratios)) == 1:  # one group is one call of the fused kernel
             parts = [(data, self.gradient[:-3], ratios[0])]
         else:
-            parts = list(zip(data.split(sizes), self.segment_gradients, ratios, strict=True))
+            sizes = self.segment_sizes
+            parts = list(zip(data.split(sizes), self.gradient[:-3].split(sizes), ratios, strict=True))
         groups = []
         for flat, gradient, ratio in parts:
             parameter = nn.Parameter(flat)
@@ -137,23 +150,39 @@ class FlatOptimizer(nn.Module):
             self.gradient[:-2] /= count.clamp(min=1)
             kl = self.gradient[-3].clone()
             self.rate.copy_(self.gradient[-1])
-        if self.config.is_adaptive:
-            assert self.config.desired_kl is not None
-            self.rate.copy_(adapt_learning_rate(self.rate, kl, self.config.desired_kl, self.config.lr_bounds))
-        norm = self._clip()
+        decision = self.decide(self.gradient[:-3], kl, count)
+        self.apply(decision)
+        return decision.norm, kl, decision.skipped
+
+    def decide(self, gradient: Tensor, kl: Tensor, count: Tensor | int) -> Decision:
+        """Clip `gradient`, that of the mean loss of `count` rows over all processes, in place, and say what
+        its update would do.
+        """
+        config, rate, stopped = self.config, self.rate, self.stopped
+        if config.is_adaptive:
+            assert config.desired_kl is not None
+            rate = adapt_learning_rate(rate, kl, config.desired_kl, config.lr_bounds)
+        norm = self._clip(gradient)
         is_left_out = skipped = (~norm.isfinite()).to(torch.float32)
-        self.num_updates += 1
-        self._skipped.append(skipped)
-        if self.config.max_kl is not None:
-            self.stopped += (kl > self.config.max_kl) | (self.stopped > 0)
-            is_left_out = torch.maximum(is_left_out, (self.stopped > 0).to(skipped))
+        if config.max_kl is not None:
+            stopped = stopped + ((kl > config.max_kl) | (stopped > 0))
+            is_left_out = torch.maximum(is_left_out, (stopped > 0).to(skipped))
         # without rows there is nothing to learn; momentum alone must not move the weights
         if isinstance(count, Tensor):
             is_left_out = torch.maximum(is_left_out, (count == 0).to(skipped))
         elif not count:
             is_left_out = torch.ones_like(skipped)
-        self.step(is_left_out)
-        return norm, kl, skipped
+        return Decision(rate, stopped, norm, skipped, is_left_out)
+
+    @torch.no_grad()
+    def apply(self, decision: Decision) -> None:
+        """The step along `gradient`, clipped."""
+        self.num_updates += 1
+        self._skipped.append(decision.skipped)
+        for own, new in ((self.rate, decision.rate), (self.stopped, decision.stopped)):
+            if new is not own:
+                own.copy_(new)
+        self.step(decision.is_left_out)
 
     @torch.no_grad()
     def step(self, is_left_out: Tensor) -> None:
@@ -175,16 +204,17 @@ class FlatOptimizer(nn.Module):
         for p, old in zip(flat, kept, strict=True):
             p.copy_(torch.where(leave_out, old, p))
 
-    def _clip(self) -> Tensor:
-        """Scale the gradients to `max_grad_norm`; returns the norm of all of them before."""
-        norms = torch.stack([torch.linalg.vector_norm(g) for g in self.segment_gradients])
+    def _clip(self, gradient: Tensor) -> Tensor:
+        """Scale `gradient` to `max_grad_norm`, in place; returns the norm of all of it before."""
+        parts = gradient.split(self.segment_sizes)
+        norms = torch.stack([torch.linalg.vector_norm(g) for g in parts])
         total = torch.linalg.vector_norm(norms)
-        if self.config.grad_clip == "joint" or len(self.segment_gradients) == 1:
-            self.gradient[:-3].mul_((self.config.max_grad_norm / (total + 1e-6)).clamp_(max=1.0))
+        if self.config.grad_clip == "joint" or len(parts) == 1:
+            gradient.mul_((self.config.max_grad_norm / (total + 1e-6)).clamp_(max=1.0))
         else:
             scales = (self.config.max_grad_norm / (norms + 1e-6)).clamp_(max=1.0).unbind()
-            for gradient, scale in zip(self.segment_gradients, scales, strict=True):
-                gradient.mul_(scale)
+            for part, scale in zip(parts, scales, strict=True):
+                part.mul_(scale)
         return total
 
 

@@ -218,13 +218,16 @@ class PPO(nn.Module):
 
     def _learn_from(self, batch: Batch) -> dict[str, Tensor]:
         """One optimiser step on one mini-batch; returns its metrics."""
-        metrics: dict[str, Tensor] = {}
-        if self.config.normalize_advantage_per_mini_batch:
-            scale = torch.linalg.vector_norm(batch.returns, torch.inf) if batch.index.numel() else None
-            batch.advantage, metrics["Data/advantage_std"] = normalize_advantage(
-                batch.advantage, batch.mask, scale
-            )
+        metrics = self.normalize(batch)
         return metrics | self.step(self._augment(batch))
+
+    def normalize(self, batch: Batch) -> dict[str, Tensor]:
+        """The mini-batch's advantages, unless that was done for the whole rollout."""
+        if not self.config.normalize_advantage_per_mini_batch:
+            return {}
+        scale = torch.linalg.vector_norm(batch.returns, torch.inf) if batch.index.numel() else None
+        batch.advantage, std = normalize_advantage(batch.advantage, batch.mask, scale)
+        return {"Data/advantage_std": std}
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """One optimiser step; returns the terms to log."""

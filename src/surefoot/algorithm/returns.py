@@ -37,14 +37,12 @@ def gae(
     Returns:
         advantage [T, N] and returns [T, N] = advantage + value.
     """
-    # in place: large tensors are dearer to allocate than to write
-    next_value = torch.where(truncated, bootstrap, value[1:]).masked_fill_(terminated, 0.0)
-    delta = next_value.mul_(gamma).add_(reward).sub_(value[:-1])
+    next_value = torch.where(terminated, 0.0, torch.where(truncated, bootstrap, value[1:]))
+    delta = torch.add(reward, next_value, alpha=gamma).sub_(value[:-1])
     ended = terminated | truncated
     if valid is not None:
         delta, ended = torch.where(valid, delta, 0.0), ended | ~valid
-    decay = torch.full_like(delta, gamma * lam).masked_fill_(ended, 0.0)
-    advantage = add_discounted_(delta, decay)
+    advantage = add_discounted_(delta, delta.new_tensor(gamma * lam), ended)
     return advantage, advantage + value[:-1]
 
 
