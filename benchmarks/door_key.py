@@ -1,7 +1,7 @@
 """MiniGrid-DoorKey-6x6: find the key, open the door, reach the goal; a reward only then.
 
     pip install "surefoot[minigrid]"
-    surefoot train benchmarks.door_key:make_env --config benchmarks/door_key_rnd.yaml --seed 1
+    surefoot train benchmarks.door_key:make_env --config benchmarks/door_key_rnd.yaml --seed 1 --run-dir RUN
     python benchmarks/door_key.py RUN...
 
 The last line prints the success rate of finished runs: of the last 100 training episodes, and of the final
@@ -26,26 +26,47 @@ from minigrid.core.constants import (  # pyright: ignore[reportMissingImports]
 )
 
 SIZES = np.array([len(OBJECT_TO_IDX), len(COLOR_TO_IDX), len(STATE_TO_IDX)])
+STARTS = np.concatenate([[0], SIZES.cumsum()[:-1]])
+CELL = int(SIZES.sum())
 VIEW = 7 * 7
 NUM_DIRECTIONS = 4
+OWN, FRONT = (3, 6), (3, 5)
+"""The agent's cell in its view, which shows what it holds, and the cell it faces."""
 
 
-class OneHotView(gymnasium.ObservationWrapper[np.ndarray, Any, Any]):
-    """The agent's view, 7 × 7 cells of object, colour and state, and its direction, each as one-hot."""
+class OneHotView(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """`policy`: the view, 7 × 7 cells of object, colour and state, and the direction, each as one-hot.
+
+    `reach`: the two cells of the same view that actions change, for novelty. Layouts are random, so that
+    whole views are always new; what is held and faced is not.
+    """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
-        starts = np.concatenate([[0], SIZES.cumsum()[:-1]])
-        self.offsets = (np.arange(VIEW)[:, None] * SIZES.sum() + starts).flatten()
-        self.num_view = VIEW * int(SIZES.sum())
-        self.observation_space = gymnasium.spaces.Box(0, 1, (self.num_view + NUM_DIRECTIONS,), np.float32)
+        box = gymnasium.spaces.Box
+        self.observation_space = gymnasium.spaces.Dict(
+            {
+                "policy": box(0, 1, (VIEW * CELL + NUM_DIRECTIONS,), np.float32),
+                "reach": box(0, 1, (2 * CELL,), np.float32),
+            }
+        )
 
-    def observation(self, observation: Any) -> np.ndarray:
-        """[D] float32."""
-        x = np.zeros(self.num_view + NUM_DIRECTIONS, np.float32)
-        x[self.offsets + observation["image"].flatten()] = 1
-        x[self.num_view + observation["direction"]] = 1
-        return x
+    def observation(self, observation: Any) -> dict[str, np.ndarray]:
+        """`policy` [D], `reach` [2 C] float32."""
+        image = observation["image"]
+        direction = np.zeros(NUM_DIRECTIONS, np.float32)
+        direction[observation["direction"]] = 1
+        return {
+            "policy": np.concatenate([one_hot(image.reshape(-1, 3)), direction]),
+            "reach": one_hot(np.stack([image[OWN], image[FRONT]])),
+        }
+
+
+def one_hot(cells: np.ndarray) -> np.ndarray:
+    """Of cells [K, 3]: [K C] float32."""
+    x = np.zeros((len(cells), CELL), np.float32)
+    x[np.arange(len(cells))[:, None], STARTS + cells] = 1
+    return x.flatten()
 
 
 def make_env(name: str = "MiniGrid-DoorKey-6x6-v0") -> gymnasium.Env[Any, Any]:
