@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
-from hand_made import Task, make_ppo, make_spec, weights_of
+from hand_made import Task, box, make_ppo, make_spec, weights_of
 from torch._dynamo.utils import counters
 
 from surefoot.algorithm import compiled
@@ -20,9 +20,10 @@ from surefoot.algorithm.extension import Extension
 from surefoot.algorithm.ppo import PPO
 from surefoot.algorithm.schedules import ScheduleConfig
 from surefoot.errors import ConfigError
+from surefoot.extensions.auxiliary import EstimatorLoss
 from surefoot.extensions.rnd import RND
 from surefoot.extensions.symmetry import Symmetry
-from surefoot.networks.config import ActorConfig, CriticConfig
+from surefoot.networks.config import ActorConfig, CriticConfig, DistributionConfig, EstimatorConfig
 from surefoot.types import Batch, MirrorMap, PolicyOutput
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -44,6 +45,28 @@ CASES: dict[str, Callable[[], PPO]] = {
         replace(CONFIG, schedule="linear"),
         make_spec(4, 3, 2, MIRROR),
         extensions=[Symmetry(use_data_augmentation=True, use_mirror_loss=True)],
+    ),
+    "Beta, shared, values normalised": lambda: make_ppo(
+        replace(CONFIG, value_loss="huber"),
+        make_spec(4, 3, box(2, -1, 1)),
+        network="shared",
+        actor=ActorConfig(hidden_dims=[8], distribution=DistributionConfig(class_name="Beta")),
+        critic=CriticConfig(hidden_dims=[8], value_normalization=True),
+    ),
+    "masked, penalty": lambda: make_ppo(
+        replace(CONFIG, policy_objective="penalty", schedule="fixed", max_kl=0.05),
+        make_spec(4, {"policy": box(3), "action_mask": box(5, 0, 1)}, gymnasium.spaces.MultiDiscrete([2, 3])),
+    ),
+    "state-dependent deviation, estimator": lambda: make_ppo(
+        CONFIG,
+        make_spec(4, {"policy": box(3), "privileged": box(2)}),
+        actor=ActorConfig(
+            hidden_dims=[8],
+            distribution=DistributionConfig(std_type="state_dependent"),
+            estimator=EstimatorConfig(target="privileged", hidden_dims=[4]),
+        ),
+        obs_groups={"actor": ["policy"], "critic": ["policy", "privileged"]},
+        extensions=[EstimatorLoss()],
     ),
     "RND": lambda: make_ppo(replace(CONFIG, normalize_advantage_per_mini_batch=True), extensions=[RND()]),
 }
@@ -173,8 +196,9 @@ def test_auto_compiles_where_the_run_is_long_enough(monkeypatch: pytest.MonkeyPa
     assert decided("auto", 320)[0] == "off"
     assert decided("auto", 340)[0] == "default"
     assert decided("cudagraph", 1, CUDA)[0] == "cudagraph"
+    assert decided("auto", 680) == ("default", "it saves about 2 min of this run")
+    assert decided("auto", 1) == decided(False, 10**6) == ("off", "")
     assert decided(True, 1) == ("default", "as configured")
-    assert decided(False, 10**6) == ("off", "as configured")
     assert decided("cudagraph", 1)[0] == "default"
 
 

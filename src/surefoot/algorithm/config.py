@@ -116,12 +116,12 @@ class PPOConfig(Checked):
     """Run the networks' bodies in bfloat16; heads, probabilities, losses and normalisers stay float32. Faster
     on accelerators with large networks, seldom on a CPU."""
 
-    compile: Literal["auto", "off", "default", "cudagraph"] | bool = "off"
-    """torch.compile of the mini-batch's gradient, of acting and of GAE: `off` (false), `default` (true),
-    `cudagraph` (on a GPU, without the time to launch each kernel), or `auto`: where a compiler is there and
-    the run is long enough to repay compiling. Results are the same up to rounding. Where something cannot be
-    compiled, a line says why and the run goes on without. `off`: bit for bit the same results on every
-    machine of a kind, and no minute of compiling."""
+    compile: Literal["auto", "off", "default", "cudagraph"] | bool = "auto"
+    """torch.compile of the mini-batch, of acting and of GAE: `auto`: where a compiler is there and the run is
+    long enough to repay compiling; `off` (false), `default` (true), or `cudagraph` (on a GPU, without the
+    time to launch each kernel). Results are the same up to rounding. Where something cannot be compiled, a
+    line says why and the run goes on without. `off`: bit for bit the same results on every machine of a
+    kind, and no minute of compiling."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

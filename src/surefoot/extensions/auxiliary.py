@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import torch
 from torch import Tensor, nn
 
 from surefoot import distributed
@@ -16,7 +15,7 @@ from surefoot.errors import ConfigError
 from surefoot.networks.actor_critic import ActorCritic
 from surefoot.networks.config import EstimatorConfig
 from surefoot.networks.encoders import part_size
-from surefoot.types import Batch, EnvSpec, PolicyOutput, Stats
+from surefoot.types import Batch, EnvSpec, PolicyOutput
 
 
 class AuxiliaryPrediction(Extension):
@@ -70,25 +69,21 @@ class EstimatorLoss(Extension):
         if policy.estimator is None:
             raise ConfigError("EstimatorLoss needs a policy with actor.estimator.")
         self.estimator: EstimatorConfig = policy.estimator
-        self.errors: list[Tensor] = []
 
     def observation_groups(self) -> Sequence[str]:
         return (self.estimator.group,)
+
+    def prepare(self, rollout: RolloutStorage, policy: ActorCritic) -> None:
+        target = rollout.observations[self.estimator.group][:-1, ..., self.estimator.part].flatten(0, 1)
+        count, _, deviations = distributed.moments(target, rollout.valid.flatten())
+        self.variance = (deviations / count.clamp(min=1)).mean().clamp(min=1e-12)
 
     def loss(self, batch: Batch, out: PolicyOutput, policy: ActorCritic) -> dict[str, Tensor]:
         assert out.estimate is not None
         target = batch.observations[self.estimator.group][..., self.estimator.part]
         error = masked_mean((out.estimate - target).square().mean(-1), batch.mask)
-        self.errors.append(error.detach())
-        return {"Aux/estimator": self.coef * error}
-
-    def learn(self, rollout: RolloutStorage) -> Stats:
-        target = rollout.observations[self.estimator.group][:-1, ..., self.estimator.part].flatten(0, 1)
-        count, _, deviations = distributed.moments(target, rollout.valid.flatten())
-        variance = (deviations / count.clamp(min=1)).mean().clamp(min=1e-12)
-        error = distributed.mean(torch.stack(self.errors).mean())
-        self.errors.clear()
-        return {"Aux/estimator_error": (error / variance).to(error.dtype)}
+        share = error.detach() / self.variance.to(error.dtype)  # without a gradient it is only logged
+        return {"Aux/estimator": self.coef * error, "Aux/estimator_error": share}
 
 
 class PolicyLosses(Extension):

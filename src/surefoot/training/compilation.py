@@ -29,12 +29,13 @@ class Compilation(Hook):
         if self._is_applied:
             return
         self._is_applied = True
-        config, why = runner.config.algorithm, "as when this run began"
+        config = runner.config.algorithm
+        why = "as when this run began" if self.mode != "off" else ""
         if self.mode is None or config.compile_mode != "auto":
             iterations = runner.last_iteration - runner.iteration
             num_rows = runner.total_envs * runner.config.num_steps_per_env
             self.mode, why = decide(runner.alg, num_rows, iterations)
-        if config.compile_mode != "off":
+        if why:
             self._say(runner, f"compile: {self.mode}, {why}")
         compile_ppo(runner.alg, self.mode, lambda line: self._say(runner, line))
 
