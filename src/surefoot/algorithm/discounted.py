@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import repeat
+
 import torch
 from torch import Tensor
 
@@ -21,16 +23,21 @@ def add_discounted_(x: Tensor, decay: Tensor, ends: Tensor) -> Tensor:
     """
     if x.shape[0] > SCAN_STEPS:
         return _scan_(x, torch.where(ends, 0.0, decay))
-    rows = list(zip(x.unbind(), decay.expand_as(x).unbind(), ends.unbind(), strict=True))
-    following, zero = rows[-1][0], x.new_zeros(())
+    # a view costs about as much as a short row's sum: none is made of a number
+    weights = decay.unbind() if decay.dim() else repeat(decay, len(x))
+    rows = list(zip(x.unbind(), weights, ends.unbind(), strict=True))
+    following, zero, selected = rows[-1][0], x.new_zeros(()), torch.empty_like(x[0])
     for row, weight, is_end in rows[-2::-1]:
-        # selected: what follows an end may be NaN
-        following = row.addcmul_(weight, torch.where(is_end, zero, following))
+        torch.where(is_end, zero, following, out=selected)  # what follows an end may be NaN
+        following = row.addcmul_(weight, selected)
     return x
 
 
 def _scan_(y: Tensor, weight: Tensor) -> Tensor:
-    """By recursive doubling (Hillis and Steele 1986): after k passes y_t holds 2^k terms. Writes over both."""
+    """By recursive doubling (Hillis and Steele 1986): after k passes y_t holds 2^k terms.
+
+    Writes over both.
+    """
     step = 1
     while step < y.shape[0]:
         # the right-hand sides are new tensors: no row is read after it was written

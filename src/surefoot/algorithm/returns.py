@@ -37,12 +37,14 @@ def gae(
     Returns:
         advantage [T, N] and returns [T, N] = advantage + value.
     """
-    next_value = torch.where(terminated, 0.0, torch.where(truncated, bootstrap, value[1:]))
-    delta = torch.add(reward, next_value, alpha=gamma).sub_(value[:-1])
+    # in place: large tensors are dearer to allocate than to write
+    next_value = torch.where(truncated, bootstrap, value[1:])
+    torch.where(terminated, value.new_zeros(()), next_value, out=next_value)
+    delta = next_value.mul_(gamma).add_(reward).sub_(value[:-1])
     ended = terminated | truncated
     if valid is not None:
         delta, ended = torch.where(valid, delta, 0.0), ended | ~valid
-    advantage = add_discounted_(delta, delta.new_tensor(gamma * lam), ended)
+    advantage = add_discounted_(delta, delta.new_full((), gamma * lam), ended)
     return advantage, advantage + value[:-1]
 
 
