@@ -175,6 +175,24 @@ def test_a_row_is_first_after_an_end_an_invalid_row_and_at_the_start() -> None:
     assert storage.is_first[0].tolist() == [True, False]
 
 
+def test_rows_of_the_next_rollout_are_valid_unless_it_says_otherwise() -> None:
+    storage = RolloutStorage(2, 1, {"policy": box(1)})
+    fill(storage, [count(0), count(1)], [plain(count(1), valid=torch.tensor([False, True]))])
+    assert storage.valid.tolist() == [[False, True]]
+    storage.begin()
+    fill(storage, [count(1), count(2)], [plain(count(2))])
+    assert storage.mask is None
+    assert storage.valid.tolist() == [[True, True]]
+
+
+def test_a_row_that_is_terminated_is_not_truncated_too() -> None:
+    storage = RolloutStorage(2, 1, {"policy": box(1)})
+    ends = {"terminated": torch.tensor([True, False]), "truncated": torch.tensor([True, True])}
+    fill(storage, [count(0), count(1)], [plain(count(1), **ends)])
+    assert (storage.terminated.tolist(), storage.truncated.tolist()) == ([[True, False]], [[False, True]])
+    assert storage.is_first[1].tolist() == [True, True]
+
+
 def test_a_rollout_that_is_full_or_too_short_is_named() -> None:
     ppo = make_ppo(num_steps=2)
     task = Task()

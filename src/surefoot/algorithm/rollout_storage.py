@@ -71,6 +71,8 @@ class RolloutStorage:
         self.valid = torch.ones(rows, dtype=torch.bool, device=device)
         self.is_first = torch.zeros(rows[0] + 1, num_envs, dtype=torch.bool, device=device)
         self.is_first[-1] = True
+        written = (self.rewards, self.terminated, self.truncated, self.valid, self.is_first[1:])
+        self._rows = list(zip(*(x.unbind() for x in written), strict=True))
         self.distribution = {}
         self.sequence_length, self.burn_in = sequence_length or num_transitions_per_env, burn_in
         self.starts = sequence_starts(num_transitions_per_env, self.sequence_length, burn_in)
@@ -83,6 +85,7 @@ class RolloutStorage:
     def begin(self) -> None:
         """Start the next rollout where the last one ended."""
         self.step, self.all_valid, self.offers_final = 0, True, False
+        self.valid.fill_(True)
         self.is_first[0] = self.is_first[-1]
         self.finals.clear()
         self._next_observations: dict[str, Tensor] | None = None
@@ -121,21 +124,18 @@ class RolloutStorage:
                 self.hidden[name][i] = state
 
     def add_transition(self, step: Step) -> None:
-        """The second half: what followed. Everything is copied, since an environment may reuse its
-        buffers.
-        """
-        t = self.step
-        terminated = as_vector(step.terminated, self.num_envs, "terminated")
-        truncated = as_vector(step.truncated, self.num_envs, "truncated")
-        self.rewards[t] = as_vector(step.rewards, self.num_envs, "rewards")
-        self.terminated[t] = terminated
-        torch.logical_and(truncated, ~terminated, out=self.truncated[t])
-        ended = torch.logical_or(terminated, truncated)
-        self.valid[t] = True if step.valid is None else as_vector(step.valid, self.num_envs, "valid")
-        self.is_first[t + 1] = ended | ~self.valid[t]
-        self.all_valid &= step.valid is None
+        """The second half: what followed. All is copied, since an environment may reuse its buffers."""
+        rewards, terminated, truncated, valid, starts = self._rows[self.step]
+        rewards.copy_(as_vector(step.rewards, self.num_envs, "rewards"))
+        terminated.copy_(as_vector(step.terminated, self.num_envs, "terminated"))
+        truncated.copy_(as_vector(step.truncated, self.num_envs, "truncated"))
+        torch.logical_or(terminated, truncated, out=starts)
+        torch.gt(truncated, terminated, out=truncated)  # and not terminated
         if step.final_observations is not None:
-            self._keep_final(t, step, ended)
+            self._keep_final(self.step, step, terminated | truncated)
+        if step.valid is not None:
+            self.all_valid = False
+            starts |= ~valid.copy_(as_vector(step.valid, self.num_envs, "valid"))
         self.step += 1
 
     def end(self, last_observations: Observations) -> None:

@@ -88,7 +88,9 @@ class FinalObservations:
 
 def as_vector(x: Tensor, num_envs: int, name: str) -> Tensor:
     """[N] from [N] or [N, 1]; nothing is ever broadcast."""
-    if x.shape not in ((num_envs,), (num_envs, 1)):
+    if x.shape == (num_envs,):
+        return x
+    if x.shape != (num_envs, 1):
         raise EnvContractError(f"{name} have the shape {tuple(x.shape)}; expected ({num_envs},).")
     return x.reshape(num_envs)
 
