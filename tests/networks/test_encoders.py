@@ -13,7 +13,15 @@ from torch import nn
 
 from surefoot.errors import ConfigError
 from surefoot.networks.config import Activation, NetworkConfig
-from surefoot.networks.encoders import as_vector, hidden_gain, init_linear, make_mlp, vector_size
+from surefoot.networks.encoders import (
+    LARGE,
+    Tanh,
+    as_vector,
+    hidden_gain,
+    init_linear,
+    make_mlp,
+    vector_size,
+)
 
 spaces = gymnasium.spaces
 
@@ -51,6 +59,20 @@ def test_an_activation_is_the_function_of_its_name(activation: Any) -> None:
     }
     assert net(x).flatten().tolist() == pytest.approx(expected[activation], rel=1e-5)
     assert x.tolist() == [[-1.0], [2.0]]
+
+
+@torch.no_grad()
+def test_tanh_of_a_large_batch_is_tanh_within_rounding_and_not_a_number_where_that_is_none() -> None:
+    x = torch.linspace(-30, 30, 2 * LARGE)
+    x[0], x[1], x[2] = math.nan, math.inf, -math.inf
+    torch.testing.assert_close(Tanh()(x.clone()), x.tanh(), rtol=0, atol=2e-7, equal_nan=True)
+    assert torch.equal(Tanh()(x[3:].double()), x[3:].double().tanh())
+
+
+def test_tanh_of_a_large_batch_has_its_gradient_and_leaves_its_input() -> None:
+    x = torch.linspace(-2, 2, 2 * LARGE, requires_grad=True)
+    Tanh()(x).sum().backward()
+    torch.testing.assert_close(x.grad, 1 - x.detach().tanh().square())
 
 
 def test_without_hidden_layers_the_input_passes() -> None:

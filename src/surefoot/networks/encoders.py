@@ -15,12 +15,28 @@ from surefoot.errors import ConfigError, did_you_mean
 from surefoot.networks.config import NetworkConfig
 from surefoot.networks.images import is_picture
 
+LARGE = 2**14
+"""Numbers from which on the CPU's own tanh takes longer than four simpler operations."""
+
+
+class Tanh(nn.Module):
+    """The hyperbolic tangent of what nothing else reads.
+
+    Where a CPU needs no gradient it is 2σ(2x) - 1, in place, within 1e-7: much faster than its own tanh.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.numel() < LARGE or not x.is_cpu or x.dtype != torch.float32 or torch.is_grad_enabled():
+            return x.tanh()
+        return x.mul_(2.0).sigmoid_().mul_(2.0).sub_(1.0)
+
+
 # In place where the gradient needs only the result: ELU's then needs no exponential.
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "elu": lambda: nn.ELU(inplace=True),
     "relu": lambda: nn.ReLU(inplace=True),
     "leaky_relu": lambda: nn.LeakyReLU(inplace=True),
-    "tanh": nn.Tanh,
+    "tanh": Tanh,
     "silu": nn.SiLU,
     "gelu": nn.GELU,
 }

@@ -59,7 +59,8 @@ class Head(nn.Module, ABC):
 
 def straight_through_clamp(x: Tensor, low: float, high: float) -> Tensor:
     """Exactly the bound outside the range, with the gradient of `x` itself: never stuck there."""
-    return x.clamp(low, high).detach() + (x - x.detach())
+    bounded = x.clamp(low, high)
+    return bounded.detach() + (x - x.detach()) if torch.is_grad_enabled() else bounded
 
 
 class MeanHead(Head, ABC):
