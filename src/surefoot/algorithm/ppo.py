@@ -27,7 +27,7 @@ from surefoot.algorithm.returns import gae, normalize_advantage
 from surefoot.algorithm.rollout_storage import RolloutStorage
 from surefoot.algorithm.schedules import schedule_value
 from surefoot.algorithm.state import check_tensors, collect_state, restore_state
-from surefoot.algorithm.values import refresh_memory, rollout_values
+from surefoot.algorithm.values import behaviour_log_prob, refresh_memory, rollout_values
 from surefoot.networks.actor_critic import ActorCritic
 from surefoot.networks.memory import forget
 from surefoot.types import Batch, Distribution, EnvSpec, Hidden, Observations, PolicyOutput, Step
@@ -144,8 +144,7 @@ class PPO(nn.Module):
             self.reward = extension.reward(rollout, self.reward)
         # normalisers are frozen from the first act of the rollout to the end of its update
         rollout.inputs = self.policy.inputs(rollout.observations)
-        behaviour = self.policy.action_head.rebuild(rollout.distribution)
-        rollout.actions_log_prob = behaviour.log_prob(rollout.actions)
+        rollout.actions_log_prob = behaviour_log_prob(self.policy, rollout)
         self._estimate_advantages()
         if self.policy.value_normalizer is not None:
             # values stay what they are: only the units that the loss is measured in change

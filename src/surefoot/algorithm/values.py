@@ -1,4 +1,4 @@
-"""Values of a whole rollout, in a few large calls."""
+"""Values and log-probabilities of a whole rollout, in a few large calls."""
 
 from __future__ import annotations
 
@@ -37,6 +37,15 @@ def rollout_values(policy: ActorCritic, rollout: RolloutStorage) -> tuple[Tensor
     bootstrap = values[:-1].clone()  # where the final observation is not known, V(s_t) stands in
     bootstrap.view(-1)[rollout.final_index] = final_values
     return values, bootstrap, memory
+
+
+def behaviour_log_prob(policy: ActorCritic, rollout: RolloutStorage) -> Tensor:
+    """Log-probability of the actions taken [T, N], under the distributions that they were drawn from."""
+
+    def log_prob(rows: Inputs) -> Tensor:
+        return policy.action_head.rebuild(rows).log_prob(rows["actions"])
+
+    return _in_blocks(log_prob, {**rollout.distribution, "actions": rollout.actions}, 2)
 
 
 @torch.no_grad()
