@@ -78,5 +78,6 @@ $(VENV)/.installed-dev: $(VENV)/.torch pyproject.toml
 
 # whom the benchmarks measure against
 $(VENV)/.installed-bench: $(VENV)/.installed-dev
-	$(BIN)/python -m pip install --quiet stable-baselines3==2.9.2 sb3-contrib==2.9.2
+	$(BIN)/python -m pip install --quiet stable-baselines3==2.9.2 sb3-contrib==2.9.2 \
+		skrl==2.1.1 torchrl==0.14.1 "tianshou==2.0.1; python_version >= '3.11'"
 	@touch $@

@@ -18,7 +18,14 @@ from torch import Tensor
 
 END = 0.01
 """Probability that a step of noise ends its episode."""
-PACKAGES = {"rsl_rl": "rsl-rl-lib", "sb3": "stable-baselines3", "sb3-contrib": "sb3-contrib"}
+PACKAGES = {
+    "rsl_rl": "rsl-rl-lib",
+    "sb3": "stable-baselines3",
+    "sb3-contrib": "sb3-contrib",
+    "skrl": "skrl",
+    "tianshou": "tianshou",
+    "torchrl": "torchrl",
+}
 """Of the contenders whose names begin so."""
 
 

@@ -1,7 +1,8 @@
 """Time of PPO's update against peers, plain PyTorch and the bare matrix products in it, in one process and
 one thread.
 
-    pip install tensordict stable-baselines3 && pip install --no-deps rsl-rl-lib==5.5.1
+    pip install stable-baselines3 skrl==2.1.1 tianshou==2.0.1 torchrl==0.14.1
+    pip install --no-deps rsl-rl-lib==5.5.1
     python benchmarks/update.py [--only small ...] [--contenders NAME ...] [--json FILE]
 
 All contenders learn from the same noise, a fresh rollout for each repetition, and alternate; only the update
@@ -11,7 +12,7 @@ is timed. A peer that is not installed is named and left out.
 layer's) for the same rows, in preallocated memory, without bias or activation. `plain` is PyTorch as a
 careful reader of CleanRL would write it. Ours and RSL-RL's adapt the learning rate to the KL in the legged
 regimes and keep it fixed in the others; both normalise advantages over the rollout, the rest in each
-mini-batch.
+mini-batch. more_peers.py says how skrl, tianshou and torchrl differ.
 
 Ratios are medians over the repetitions, of the process's CPU time first: on a shared machine the wall clock,
 beside it, also counts what others do.
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import more_peers
 import torch
 from peers import (
     Contender,
@@ -213,6 +215,9 @@ CONTENDERS: dict[str, Callable[[Regime], Contender]] = {
     "products": products,
     "sb3": sb3,
     "rsl_rl": rsl_rl,
+    "skrl": more_peers.skrl,
+    "tianshou": more_peers.tianshou,
+    "torchrl": more_peers.torchrl,
 }
 LIMITS = [
     Target("ours", "products", "at most", 1.25),
@@ -221,19 +226,22 @@ LIMITS = [
     Target("sb3", "products"),
     Target("rsl_rl", "products"),
 ]
-PEERS = [Target(slow, fast) for slow in ("rsl_rl", "sb3", "plain") for fast in ("ours", "ours, compiled")]
+OURS = ("ours", "ours, compiled")
+MORE = [Target(slow, fast) for slow in ("skrl", "tianshou", "torchrl") for fast in OURS]
+PEERS = [*(Target(slow, fast) for slow in ("rsl_rl", "sb3", "plain") for fast in OURS), *MORE]
 TARGETS: dict[str, list[Target]] = {
     "small": [
         Target("sb3", "ours", "at least", 2.5),
         Target("plain", "ours", "at least", 1.6),
         Target("sb3", "ours, compiled", "at least", 7),
         Target("plain", "ours, compiled", "at least", 4),
+        *MORE,
     ],
-    "small-2048": [Target("plain", "ours"), Target("plain", "ours, compiled", "at least", 1.8)],
+    "small-2048": [Target("plain", "ours"), Target("plain", "ours, compiled", "at least", 1.8), *MORE],
     "discrete": PEERS,
-    "medium": LIMITS,
-    "legged": LIMITS,
-    "legged-4096": LIMITS,
+    "medium": [*LIMITS, *MORE],
+    "legged": [*LIMITS, *MORE],
+    "legged-4096": [*LIMITS, *MORE],
     "gru": PEERS,
 }
 
