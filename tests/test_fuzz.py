@@ -371,7 +371,7 @@ TINY: Config = {
     "logger": "none",
     "actor": {"hidden_dims": [4], "rnn_hidden_dim": 3},
     "critic": {"hidden_dims": [4], "rnn_hidden_dim": 3},
-    "algorithm": {"num_learning_epochs": 2, "num_mini_batches": 3},
+    "algorithm": {"num_learning_epochs": 2, "num_mini_batches": 3, "compile": "off"},
 }
 
 

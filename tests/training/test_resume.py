@@ -33,7 +33,7 @@ CONFIG: dict[str, Any] = {
     "max_iterations": 10,
     "actor": {"hidden_dims": [16], "obs_normalization": True},
     "critic": {"hidden_dims": [16], "obs_normalization": True},
-    "algorithm": {"num_learning_epochs": 2, "num_mini_batches": 2},
+    "algorithm": {"num_learning_epochs": 2, "num_mini_batches": 2, "compile": "off"},
     "logger": "none",
     "save_interval": 1,
 }

@@ -1,7 +1,8 @@
 """torch.compile for PPO: what is compiled, when that pays, and what happens where it fails.
 
-Compiled are a mini-batch up to the optimiser's step (forward pass, loss, backward pass, clipping and learning
-rate in one graph; with several processes, the gradient alone), the policy while acting, and GAE. PPO does not
+Compiled is a mini-batch up to the optimiser's step: forward pass, loss, backward pass, clipping and learning
+rate in one graph; with several processes, the gradient alone. With CUDA graphs, acting and GAE are too, since
+each kernel's launch counts there; on a CPU the guards of a graph cost more than acting itself. PPO does not
 know: its methods are replaced by forms that give the same.
 """
 
@@ -20,7 +21,6 @@ from torch.utils._pytree import tree_map
 
 from surefoot import distributed
 from surefoot.algorithm.config import PPOConfig
-from surefoot.algorithm.extension import Extension
 from surefoot.algorithm.optimizer import Decision
 from surefoot.algorithm.ppo import PPO
 from surefoot.networks.actor_critic import ActorCritic
@@ -30,10 +30,10 @@ OVERHEAD_S = 0.5e-3
 """What a compiled mini-batch saves whatever its size (two networks of 64-64 units on one core)."""
 PER_ROW_S = 1e-6
 """What it saves for each of its rows."""
-WORTH_S = 60.0
-"""`auto` compiles where a run saves as much: three times what compiling takes when nothing is cached."""
+WORTH_S = 120.0
+"""`auto` compiles where a run saves as much: several times what compiling takes when nothing is cached."""
 
-REPLACED = ("advance", "gae", "gradient", "step", "_learn_from")
+REPLACED = ("advance", "gae", "gradient", "step")
 
 R = TypeVar("R")
 
@@ -48,7 +48,7 @@ def estimated_saving(config: PPOConfig, num_rows: int, iterations: int) -> float
 def decide(ppo: PPO, num_rows: int, iterations: int) -> tuple[str, str]:
     """`off`, `default` or `cudagraph`, and why; nothing to say where that goes without saying.
 
-    `auto` compiles where a compiler is there and `estimated_saving` comes to a minute. It never chooses
+    `auto` compiles where a compiler is there and `estimated_saving` comes to two minutes. It never chooses
     `cudagraph`.
     """
     config, device = ppo.config, ppo.spec.device
@@ -73,7 +73,7 @@ def obstacle(ppo: PPO) -> str | None:
         return "the policy is not Surefoot's"
     if ppo.policy.is_recurrent:
         return "the policy is recurrent"
-    for name in ("gradient", "step", "_learn_from"):
+    for name in ("gradient", "step"):
         if getattr(type(ppo), name) is not getattr(PPO, name):
             return f"{type(ppo).__name__} has its own {name}()"
     return None
@@ -117,9 +117,10 @@ def compile_ppo(ppo: PPO, mode: str, say: Callable[[str], None]) -> None:
         # the next run of a CUDA graph overwrites the results of the last
         return (lambda *args: tree_map(torch.clone, graph(*args))) if graphs else graph
 
-    forms = {"advance": ("acting", kept(ppo.advance)), "gae": ("GAE", kept(ppo.gae))}
     name, form = _mini_batch(ppo, kept)
-    forms[name] = ("the mini-batch", form)
+    forms = {name: ("the mini-batch", form)}
+    if graphs:
+        forms |= {"advance": ("acting", kept(ppo.advance)), "gae": ("GAE", kept(ppo.gae))}
     for name, (what, form) in forms.items():
         setattr(ppo, name, _or_eager(form, getattr(ppo, name), what, graphs, say))
 
@@ -140,28 +141,24 @@ def _mini_batch(
 
         return "gradient", gradient
 
-    # what an extension adds is made of the raw rollout, outside of the graph, from normalised advantages
-    is_augmented = any(type(e).augment is not Extension.augment for e in ppo.extensions)  # pyright: ignore
-
-    def learn(flat: Tensor, batch: Batch) -> tuple[Tensor, Decision, dict[str, Tensor]]:
-        metrics = {} if is_augmented else ppo.normalize(batch)
-        rows = batch.num_sampled if batch.mask is None else batch.sampled(batch.mask).sum()
+    def learn(flat: Tensor, batch: Batch, num_sampled: int) -> tuple[Tensor, Decision, dict[str, Tensor]]:
+        batch.num_sampled = num_sampled  # an argument may vary; an attribute would be compiled anew each time
         found, kl, terms = gradient_of(flat, batch)
-        decision = optimizer.decide(found, kl, rows)
-        metrics |= terms | {"Loss/kl": kl, "Loss/grad_norm": decision.norm}
-        metrics |= {"Loss/skipped_updates": decision.skipped, "rows": torch.as_tensor(rows, device=kl.device)}
-        return found, decision, metrics
+        decision = optimizer.decide(found, kl, ppo.num_rows(batch))
+        metrics = {"Loss/kl": kl, "Loss/grad_norm": decision.norm, "Loss/skipped_updates": decision.skipped}
+        return found, decision, terms | metrics
 
     graph_of_learning = compiled(learn)
 
     @torch.no_grad()
     def step(batch: Batch) -> dict[str, Tensor]:
-        optimizer.gradient[:-3], decision, metrics = graph_of_learning(optimizer.data, batch)
-        optimizer.apply(decision)
-        ppo.policy.project()
+        optimizer.gradient[:-3], decision, metrics = graph_of_learning(
+            optimizer.data, batch, batch.num_sampled
+        )
+        optimizer.carry_out(decision)
         return metrics
 
-    return "step" if is_augmented else "_learn_from", step
+    return "step", step
 
 
 def _loss_gradient(ppo: PPO) -> Callable[[Tensor, Batch], tuple[Tensor, Tensor, dict[str, Tensor]]]:

@@ -117,8 +117,8 @@ class PPOConfig(Checked):
     on accelerators with large networks, seldom on a CPU."""
 
     compile: Literal["auto", "off", "default", "cudagraph"] | bool = "auto"
-    """torch.compile of the mini-batch, of acting and of GAE: `auto`: where a compiler is there and the run is
-    long enough to repay compiling; `off` (false), `default` (true), or `cudagraph` (on a GPU, without the
+    """torch.compile of the mini-batch: `auto`: where a compiler is there and the run is long enough to repay
+    compiling; `off` (false), `default` (true), or `cudagraph` (on a GPU, also of acting and GAE, without the
     time to launch each kernel). Results are the same up to rounding. Where something cannot be compiled, a
     line says why and the run goes on without. `off`: bit for bit the same results on every machine of a
     kind, and no minute of compiling."""

@@ -151,7 +151,7 @@ class FlatOptimizer(nn.Module):
             kl = self.gradient[-3].clone()
             self.rate.copy_(self.gradient[-1])
         decision = self.decide(self.gradient[:-3], kl, count)
-        self.apply(decision)
+        self.carry_out(decision)
         return decision.norm, kl, decision.skipped
 
     def decide(self, gradient: Tensor, kl: Tensor, count: Tensor | int) -> Decision:
@@ -175,7 +175,7 @@ class FlatOptimizer(nn.Module):
         return Decision(rate, stopped, norm, skipped, is_left_out)
 
     @torch.no_grad()
-    def apply(self, decision: Decision) -> None:
+    def carry_out(self, decision: Decision) -> None:
         """The step along `gradient`, clipped."""
         self.num_updates += 1
         self._skipped.append(decision.skipped)

@@ -47,7 +47,7 @@ class PPO(nn.Module):
         seed: Of the streams of action noise, shuffling and extensions.
         storage: Where rollouts go; default: one with all that is read.
 
-    `advance`, `gradient` and `gae` are what `compile_ppo` may replace by compiled forms of themselves.
+    `step`, `gradient`, `advance` and `gae` are what `compile_ppo` may replace by compiled forms.
     """
 
     gae = staticmethod(gae)
@@ -217,25 +217,25 @@ class PPO(nn.Module):
 
     def _learn_from(self, batch: Batch) -> dict[str, Tensor]:
         """One optimiser step on one mini-batch; returns its metrics."""
-        metrics = self.normalize(batch)
-        return metrics | self.step(self._augment(batch))
-
-    def normalize(self, batch: Batch) -> dict[str, Tensor]:
-        """The mini-batch's advantages, unless that was done for the whole rollout."""
-        if not self.config.normalize_advantage_per_mini_batch:
-            return {}
-        scale = torch.linalg.vector_norm(batch.returns, torch.inf) if batch.index.numel() else None
-        batch.advantage, std = normalize_advantage(batch.advantage, batch.mask, scale)
-        return {"Data/advantage_std": std}
+        metrics: dict[str, Tensor] = {}
+        if self.config.normalize_advantage_per_mini_batch:
+            scale = torch.linalg.vector_norm(batch.returns, torch.inf) if batch.index.numel() else None
+            batch.advantage, std = normalize_advantage(batch.advantage, batch.mask, scale)
+            metrics["Data/advantage_std"] = std
+        batch = self._augment(batch)
+        metrics |= self.step(batch)
+        self.policy.project()
+        return metrics | {"rows": torch.as_tensor(self.num_rows(batch), device=batch.returns.device)}
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
-        """One optimiser step; returns the terms to log."""
+        """The optimiser's step; returns the terms to log."""
         kl, terms = self.gradient(batch)
-        rows = batch.num_sampled if batch.mask is None else batch.sampled(batch.mask).sum()
-        norm, kl, skipped = self.optimizer.update(kl, rows)
-        self.policy.project()
-        terms |= {"Loss/kl": kl, "Loss/grad_norm": norm, "Loss/skipped_updates": skipped}
-        return terms | {"rows": torch.as_tensor(rows, device=kl.device)}
+        norm, kl, skipped = self.optimizer.update(kl, self.num_rows(batch))
+        return terms | {"Loss/kl": kl, "Loss/grad_norm": norm, "Loss/skipped_updates": skipped}
+
+    def num_rows(self, batch: Batch) -> Tensor | int:
+        """Of the sampled rows, how many count."""
+        return batch.num_sampled if batch.mask is None else batch.sampled(batch.mask).sum()
 
     def gradient(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss's gradient into the optimiser's buffer; the mean KL(old ‖ new) and the terms to log."""

@@ -85,7 +85,6 @@ class RolloutStorage:
     def begin(self) -> None:
         """Start the next rollout where the last one ended."""
         self.step, self.all_valid, self.offers_final = 0, True, False
-        self.valid.fill_(True)
         self.is_first[0] = self.is_first[-1]
         self.finals.clear()
         self._next_observations: dict[str, Tensor] | None = None
@@ -133,7 +132,9 @@ class RolloutStorage:
         torch.gt(truncated, terminated, out=truncated)  # and not terminated
         if step.final_observations is not None:
             self._keep_final(self.step, step, terminated | truncated)
-        if step.valid is not None:
+        if step.valid is None:
+            valid.fill_(True)
+        else:
             self.all_valid = False
             starts |= ~valid.copy_(as_vector(step.valid, self.num_envs, "valid"))
         self.step += 1

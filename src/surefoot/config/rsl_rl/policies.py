@@ -124,7 +124,7 @@ def split_policy(cfg: Section, normalizes: bool | None, notes: list[str]) -> Non
         cfg[name] = model
     cfg[first]["distribution_cfg"] = distribution(policy, kind.init_std)
     targets = " and ".join(f"{name} ({cfg[name]['class_name']})" for name in kind.models)
-    notes.append(f"policy, a {class_name or 'ActorCritic'} -> {targets}")
+    notes.append(f"policy ({class_name or 'ActorCritic'}) -> {targets}")
     moved |= {old: [f"{first}.{new}"] for old, new in NOISE.items() if old in policy}
     for old in policy:
         if old in moved:
