@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import gymnasium
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from ranks import run_ranks
 from surefoot import distributed
+from surefoot.algorithm.compiled import compile_ppo
 from surefoot.algorithm.config import PPOConfig
 from surefoot.algorithm.extension import Extension
 from surefoot.algorithm.ppo import PPO
@@ -162,7 +164,8 @@ def _training(rank: int) -> Found:
 
 
 def _parity(rank: int) -> Found:
-    return {f"parity {rnn_type}": train_on_part(rank, 2, rnn_type) for rnn_type in RNN_TYPES}
+    whole = {f"parity {rnn_type}": train_on_part(rank, 2, rnn_type) for rnn_type in RNN_TYPES}
+    return {**whole, "parity compiled": train_on_part(rank, 2, is_compiled=True)}
 
 
 class NaNOnOne(Extension):
@@ -229,8 +232,13 @@ NUM_ENVS, ITERATIONS = 8, 3
 RNN_TYPES = (None, "gru", "lstm")
 
 
-def train_on_part(part: int, parts: int, rnn_type: Any = None) -> dict[str, Tensor]:
-    """Three iterations in float64 on the columns of one part of a made-up run; returns the weights."""
+def train_on_part(
+    part: int, parts: int, rnn_type: Any = None, is_compiled: bool = False
+) -> dict[str, Tensor]:
+    """Three iterations in float64 on the columns of one part of a made-up run; returns the weights.
+
+    `is_compiled`: with the forms that are for compiling, by a compiler that changes nothing.
+    """
     n = NUM_ENVS // parts
     columns = slice(part * n, (part + 1) * n)
     spaces = {"policy": gymnasium.spaces.Box(-np.inf, np.inf, (3,))}
@@ -247,6 +255,10 @@ def train_on_part(part: int, parts: int, rnn_type: Any = None) -> dict[str, Tens
     ).double()
     config = PPOConfig(num_mini_batches=1, num_learning_epochs=3, entropy_coef=0.01, max_grad_norm=0.5)
     ppo = PPO(policy, spec, config, num_steps_per_env=6)
+    if is_compiled:
+        with mock.patch.object(torch, "compile", lambda function, **_: function):
+            compile_ppo(ppo, "default", pytest.fail)
+        assert "gradient" in vars(ppo)
     data = torch.Generator().manual_seed(0)
 
     def normal(*size: int) -> Tensor:
@@ -327,6 +339,20 @@ def test_a_process_without_a_valid_row_adds_nothing(ranks: list[Found]) -> None:
         assert [x.item() for x in found["scalars"]] == [2.0, 0.5, 0.5]
 
 
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.RMSprop])
+def test_a_first_step_that_is_not_made_leaves_the_optimiser_as_new(
+    kind: type[torch.optim.Optimizer],
+) -> None:
+    weights = []
+    for losses in ([2.0], [float("nan"), 2.0]):
+        parameter = nn.Parameter(torch.ones(1))
+        optimizer = kind([parameter], lr=0.1)
+        for slope in losses:
+            distributed.minimize((slope * parameter.square()).sum(), optimizer)
+        weights.append(parameter.item())
+    assert weights[0] == weights[1] != 1.0
+
+
 def test_gradients_are_averaged_and_a_missing_one_counts_as_zero(ranks: list[Found]) -> None:
     for found in ranks:
         # always: 1 - (2 + 4)/2;  sometimes: 1 - (2 + 0)/2
@@ -375,14 +401,14 @@ def test_each_process_draws_its_own_noise(ranks: list[Found]) -> None:
     assert not torch.equal(ranks[0]["noise"], ranks[1]["noise"])
 
 
-@pytest.mark.parametrize("rnn_type", RNN_TYPES)
+@pytest.mark.parametrize("kind", [*RNN_TYPES, "compiled"])
 def test_two_processes_with_half_of_the_rows_each_equal_one_with_all(
-    ranks: list[Found], rnn_type: str | None
+    ranks: list[Found], kind: str | None
 ) -> None:
-    whole = train_on_part(0, 1, rnn_type)
+    whole = train_on_part(0, 1, kind if kind in RNN_TYPES else None)
     for found in ranks:
         for name, tensor in whole.items():
-            other = found[f"parity {rnn_type}"][name]
+            other = found[f"parity {kind}"][name]
             torch.testing.assert_close(other.double(), tensor.double(), rtol=1e-8, atol=1e-8, msg=name)
 
 

@@ -174,10 +174,9 @@ def minimize(
     found = torch.autograd.grad(loss, parameters, allow_unused=True)
     gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
     is_reached = torch.tensor([g is not None for g in found]).to(gradients[0])
-    *parts, is_reached = mean(torch.cat([*(g.reshape(-1) for g in gradients), is_reached])).split(
-        [*(p.numel() for p in parameters), len(parameters)]
-    )
-    norm = torch.linalg.vector_norm(torch.cat(parts))
+    flat = mean(torch.cat([*(g.reshape(-1) for g in gradients), is_reached]))
+    *parts, is_reached = flat.split([*(p.numel() for p in parameters), len(parameters)])
+    norm = torch.linalg.vector_norm(flat[: -len(parameters)])
     scale = torch.ones_like(norm) if max_norm is None else (max_norm / (norm + 1e-6)).clamp(max=1)
     is_made = norm.isfinite() & is_due
     before = [{name: t.clone() for name, t in _of(optimizer, p).items()} for p in parameters]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
-from hand_made import Task, box, make_ppo, make_spec, weights_of
+from hand_made import Task, assert_same_weights, box, make_ppo, make_spec, weights_of
 from torch._dynamo.utils import counters
 
 from surefoot.algorithm import compiled
@@ -87,6 +88,16 @@ def assert_alike(ours: PPO, theirs: PPO) -> None:
         torch.testing.assert_close(value, weights[name], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_compiled_does_what_it_replaces(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    said: list[str] = []
+    ppo = CASES[case]()
+    compile_ppo(ppo, "default", said.append)
+    assert_alike(ppo, CASES[case]())
+    assert said == []
+
+
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # the compiler's own
@@ -103,31 +114,81 @@ def test_three_iterations_are_those_of_eager(case: str) -> None:
     assert counters["stats"]["unique_graphs"] <= 2
 
 
+class Gaps(Task):
+    """As of environments that spend a step on each reset: ever other numbers of valid rows."""
+
+    def transition(self, ppo: PPO, actions: torch.Tensor) -> Step:
+        valid = torch.rand(ppo.spec.num_envs, generator=self.generator) < 0.8
+        return replace(super().transition(ppo, actions), valid=valid)
+
+
+def with_gaps() -> PPO:
+    return make_ppo(CONFIG, num_steps=16)
+
+
+def test_mini_batches_of_other_lengths_are_filled_up_and_learned_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lengths: list[int] = []
+
+    def compiler(function: Any, **_: Any) -> Any:
+        return lambda flat, batch: lengths.append(len(batch.actions)) or function(flat, batch)
+
+    monkeypatch.setattr(torch, "compile", compiler)
+    ours, theirs = with_gaps(), with_gaps()
+    compile_ppo(ours, "default", pytest.fail)
+    history, reference = Gaps(seed=3).run(ours, 4), Gaps(seed=3).run(theirs, 4)
+    for mine, other in zip(history, reference, strict=True):
+        for name, value in other.items():
+            torch.testing.assert_close(mine[name], value, rtol=1e-5, atol=1e-5)
+    for name, value in weights_of(theirs).items():
+        torch.testing.assert_close(weights_of(ours)[name], value, rtol=1e-5, atol=1e-5)
+    assert set(lengths) == {22}  # 4 · 16 rows by 3
+
+
+def test_added_rows_and_mini_batches_without_a_row_are_learned_from_as_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+
+    def made() -> PPO:
+        return make_ppo(replace(CONFIG, schedule="fixed"), make_spec(4, 3, 2, MIRROR), extensions=[
+            Symmetry(use_data_augmentation=True)
+        ])  # fmt: skip
+
+    class Nothing(Task):
+        def transition(self, ppo: PPO, actions: torch.Tensor) -> Step:
+            return replace(super().transition(ppo, actions), valid=torch.zeros(4, dtype=torch.bool))
+
+    for task in (Gaps, Nothing):
+        ours, theirs = made(), made()
+        compile_ppo(ours, "default", pytest.fail)
+        task(seed=3).run(ours, 2)
+        task(seed=3).run(theirs, 2)
+        for name, value in weights_of(theirs).items():
+            torch.testing.assert_close(weights_of(ours)[name], value, rtol=1e-5, atol=1e-5)
+
+
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # the compiler's own
-def test_rollouts_with_ever_other_numbers_of_rows_are_not_compiled_anew() -> None:
-    """As with environments that spend a step on each reset."""
-
-    class Gaps(Task):
-        def transition(self, ppo: PPO, actions: torch.Tensor) -> Step:
-            valid = torch.rand(ppo.spec.num_envs, generator=self.generator) < 0.8
-            return replace(super().transition(ppo, actions), valid=valid)
-
+def test_a_compiled_run_resumes_bit_for_bit_whatever_its_rollouts_hold() -> None:
     torch.compiler.reset()
     counters.clear()
-    said: list[str] = []
-    ppo = make_ppo(CONFIG, num_steps=16)
-    compile_ppo(ppo, "default", said.append)
-    task, rows = Gaps(seed=3), set[int]()
-    for _ in range(10):
-        task.collect(ppo)
-        rows.add(int(ppo.storage.valid.sum()))
-        ppo.update()
-    assert len(rows) > 5
-    assert said == []
-    # of the first length, of any, and of mini-batches that begin where their field does not
-    assert counters["stats"]["unique_graphs"] <= 3
+    straight, task = with_gaps(), Gaps(seed=3)
+    compile_ppo(straight, "default", pytest.fail)
+    task.run(straight, 3)
+    state, seen = copy.deepcopy(straight.state()), task.generator.get_state()
+    task.run(straight, 3)
+    # of full mini-batches, should there be one, and of those that were filled up
+    assert counters["stats"]["unique_graphs"] <= 2
+    torch.compiler.reset()
+    resumed = with_gaps()
+    compile_ppo(resumed, "default", pytest.fail)
+    resumed.load_state(state)
+    task.generator.set_state(seen)
+    task.run(resumed, 3)
+    assert_same_weights(weights_of(straight), weights_of(resumed))
 
 
 def test_a_recurrent_policy_stays_as_it_is_and_says_so() -> None:
@@ -223,7 +284,10 @@ def test_auto_compiles_where_the_run_is_long_enough(monkeypatch: pytest.MonkeyPa
     # 2048 rows: 10 · (32 · 0.5 ms + 2.048 ms) = 0.18 s an iteration
     assert decided("auto", 660)[0] == "off"
     assert decided("cudagraph", 1, CUDA)[0] == "cudagraph"
-    assert decided("auto", 680) == ("default", "it saves about 2 min of this run")
+    assert decided("auto", 680) == (
+        "default",
+        "it saves about 2 min of this run, whose first iterations take longer",
+    )
     assert decided("auto", 1) == decided(False, 10**6) == ("off", "")
     assert decided(True, 1) == ("default", "as configured")
     assert decided("cudagraph", 1)[0] == "default"

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_map
 
 from surefoot import distributed
 from surefoot.algorithm.config import PPOConfig
+from surefoot.algorithm.mini_batches import padded
 from surefoot.algorithm.optimizer import Decision
 from surefoot.algorithm.ppo import PPO
 from surefoot.networks.actor_critic import ActorCritic
@@ -59,12 +60,12 @@ def decide(ppo: PPO, num_rows: int, iterations: int) -> tuple[str, str]:
         saving = estimated_saving(config, num_rows, iterations)
         if saving < WORTH_S:
             return "off", ""
-        why = f"it saves about {saving / 60:.0f} min of this run"
+        why = f"it saves about {saving / 60:.0f} min of this run, whose first iterations take longer"
     if reason := obstacle(ppo) or missing_compiler(device):
         return "off", reason
     if config.compile_mode == "cudagraph" and device.type != "cuda":
         return "default", f"there are no CUDA graphs on the device '{device.type}'"
-    return {"auto": "default"}.get(config.compile_mode, config.compile_mode), why
+    return "default" if config.compile_mode == "auto" else config.compile_mode, why
 
 
 def obstacle(ppo: PPO) -> str | None:
@@ -110,7 +111,9 @@ def compile_ppo(ppo: PPO, mode: str, say: Callable[[str], None]) -> None:
         say(f"compile: off, {reason}")
         return
     graphs = mode == "cudagraph"
-    options: dict[str, Any] = {"fullgraph": True, **({"mode": "reduce-overhead"} if graphs else {})}
+    options: dict[str, Any] = {"fullgraph": True, "dynamic": False}
+    if graphs:
+        options["mode"] = "reduce-overhead"
 
     def kept(function: Callable[..., Any]) -> Callable[..., Any]:
         graph = torch.compile(function, **options)
@@ -127,7 +130,7 @@ def compile_ppo(ppo: PPO, mode: str, say: Callable[[str], None]) -> None:
 
 def _mini_batch(
     ppo: PPO, compiled: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> tuple[str, Callable[..., Any]]:
+) -> tuple[str, Callable[[Batch], Any]]:
     """The method that is replaced, and its form."""
     optimizer, gradient_of = ppo.optimizer, _loss_gradient(ppo)
     if distributed.world_size() > 1:  # the reduction stands between gradient and clipping
@@ -139,10 +142,9 @@ def _mini_batch(
             optimizer.gradient[:-3] = found
             return kl, terms
 
-        return "gradient", gradient
+        return "gradient", _of_one_length(ppo, gradient, ppo.gradient)
 
-    def learn(flat: Tensor, batch: Batch, num_sampled: int) -> tuple[Tensor, Decision, dict[str, Tensor]]:
-        batch.num_sampled = num_sampled  # an argument may vary; an attribute would be compiled anew each time
+    def learn(flat: Tensor, batch: Batch) -> tuple[Tensor, Decision, dict[str, Tensor]]:
         found, kl, terms = gradient_of(flat, batch)
         decision = optimizer.decide(found, kl, ppo.num_rows(batch))
         metrics = {"Loss/kl": kl, "Loss/grad_norm": decision.norm, "Loss/skipped_updates": decision.skipped}
@@ -152,13 +154,31 @@ def _mini_batch(
 
     @torch.no_grad()
     def step(batch: Batch) -> dict[str, Tensor]:
-        optimizer.gradient[:-3], decision, metrics = graph_of_learning(
-            optimizer.data, batch, batch.num_sampled
-        )
+        optimizer.gradient[:-3], decision, metrics = graph_of_learning(optimizer.data, batch)
         optimizer.carry_out(decision)
         return metrics
 
-    return "step", step
+    return "step", _of_one_length(ppo, step, ppo.step)
+
+
+def _of_one_length(ppo: PPO, form: Callable[[Batch], R], eager: Callable[[Batch], R]) -> Callable[[Batch], R]:
+    """`form`, given mini-batches of one length only.
+
+    Else further graphs would be made, and which of them a mini-batch meets would depend on those before it;
+    nothing says that they round alike, as a resumed run needs.
+    """
+    rows = ppo.spec.num_envs * ppo.storage.num_transitions_per_env
+    length = -(-rows // ppo.num_batches)
+
+    def call(batch: Batch) -> R:
+        if batch.num_sampled == length:
+            return form(batch)
+        # rows that an extension added follow the sampled ones: no room for others; and none is to be copied
+        if batch.num_sampled != len(batch.index) or not batch.num_sampled:
+            return eager(batch)
+        return form(padded(batch, length))
+
+    return call
 
 
 def _loss_gradient(ppo: PPO) -> Callable[[Tensor, Batch], tuple[Tensor, Tensor, dict[str, Tensor]]]:

@@ -23,7 +23,7 @@ def add_discounted_(x: Tensor, decay: Tensor, ends: Tensor) -> Tensor:
     """
     if x.shape[0] > SCAN_STEPS:
         return _scan_(x, torch.where(ends, 0.0, decay))
-    # a view costs about as much as a short row's sum: none is made of a number
+    # one number serves all rows as it is: a view of it for each costs about as much as a short row's sum
     weights = decay.unbind() if decay.dim() else repeat(decay, len(x))
     rows = list(zip(x.unbind(), weights, ends.unbind(), strict=True))
     following, zero, selected = rows[-1][0], x.new_zeros(()), torch.empty_like(x[0])

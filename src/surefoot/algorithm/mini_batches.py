@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,6 +17,8 @@ from surefoot.types import Batch, Hidden
 if TYPE_CHECKING:
     from surefoot.algorithm.rollout_storage import RolloutStorage
 
+FIELDS = ("actions", "old_log_prob", "old_value", "advantage", "returns", "index")
+"""Of a mini-batch, a tensor with a row for each of its rows."""
 LARGE = 2**26
 """Bytes of a field of the rollout above which it is gathered for each mini-batch, not for the whole epoch."""
 
@@ -61,6 +64,25 @@ def sequence_mini_batches(
             gathered[f"inputs.{LENGTHS}"] = cut.length[chosen]
             hidden = {name: x[chosen] for name, x in states.items()}
             yield _batch(rollout, gathered, index, cut.mask[:, chosen], hidden)
+
+
+def padded(batch: Batch, num_rows: int) -> Batch:
+    """A flat mini-batch of `num_rows` rows, by copies of its first that `mask` leaves out."""
+    missing = num_rows - batch.num_sampled
+
+    def grow(x: Tensor) -> Tensor:
+        return torch.cat([x, x[:1].expand(missing, *x.shape[1:])])
+
+    grown = {name: grow(getattr(batch, name)) for name in FIELDS}
+    return replace(
+        batch,
+        **grown,
+        observations=GatheredObservations(batch.rollout.observations, grown["index"]),
+        old_distribution={name: grow(x) for name, x in batch.old_distribution.items()},
+        inputs={name: grow(x) for name, x in batch.inputs.items()},
+        num_sampled=num_rows,
+        mask=torch.arange(num_rows, device=batch.index.device) < batch.num_sampled,
+    )
 
 
 def _fields(rollout: RolloutStorage) -> dict[str, Tensor]:
