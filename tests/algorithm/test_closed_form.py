@@ -22,15 +22,28 @@ from surefoot.types import Batch, PolicyOutput
 CASES: dict[str, dict[str, Any]] = {
     "clipped": {"entropy_coef": 0.03, "value_loss_coef": 0.7},
     "squared": {"value_loss": "mse"},
+    "huber": {"value_loss": "huber", "huber_delta": 0.3},
     "small clip": {"clip_param": 0.01, "entropy_coef": 0.1},
+}
+NETWORKS: dict[str, dict[str, Any]] = {
+    "elu": {},
+    "tanh": {"activation": "tanh", "hidden_dims": [8, 6]},
+    "relu": {"activation": "relu"},
+    "leaky_relu": {"activation": "leaky_relu"},
+    "none": {"hidden_dims": []},
+    # their gradient is autograd's
+    "silu": {"activation": "silu"},
+    "layer_norm": {"layer_norm": True},
 }
 
 
-def learned(case: str, std_type: Any) -> PPO:
+def learned(case: str = "clipped", std_type: Any = "scalar", network: str = "elu", **critic: Any) -> PPO:
     """A policy on its second rollout, after a first epoch, so that ratios leave the clip range."""
-    actor = ActorConfig(hidden_dims=[8], distribution=DistributionConfig(std_type=std_type))
+    shape = {"hidden_dims": [8], **NETWORKS[network]}
+    bound = "tanh" if network == "tanh" else None
+    actor = ActorConfig(**shape, distribution=DistributionConfig(std_type=std_type), last_activation=bound)
     config = PPOConfig(num_mini_batches=2, learning_rate=0.05, schedule="fixed", **CASES[case])
-    ppo = make_ppo(config, actor=actor, dtype=torch.float64)
+    ppo = make_ppo(config, actor=actor, critic=CriticConfig(**shape, **critic), dtype=torch.float64)
     task = Task(seed=2)
     task.run(ppo)
     task.collect(ppo)
@@ -38,16 +51,28 @@ def learned(case: str, std_type: Any) -> PPO:
     return ppo
 
 
-@pytest.mark.parametrize("std_type", ["scalar", "log"])
-@pytest.mark.parametrize("case", CASES)
-def test_it_is_the_gradient_of_the_whole_loss(case: str, std_type: str) -> None:
-    ppo = learned(case, std_type)
+@pytest.mark.parametrize(
+    ("case", "std_type", "network", "critic"),
+    [
+        *((case, std_type, "elu", {}) for case in CASES for std_type in ("scalar", "log")),
+        *(("clipped", "log", network, {}) for network in NETWORKS if network != "elu"),
+        ("clipped", "scalar", "tanh", {"value_normalization": True}),
+        ("clipped", "scalar", "silu", {"value_normalization": True}),
+    ],
+)
+def test_it_is_the_gradient_of_the_whole_loss(
+    case: str, std_type: str, network: str, critic: dict[str, Any]
+) -> None:
+    ppo = learned(case, std_type, network, **critic)
+    assert ppo.closed_form is not None
+    assert (ppo.closed_form.passes is None) == (network in ("silu", "layer_norm"))
     batches = ppo.storage.mini_batch_generator(2, 5, torch.Generator().manual_seed(1))
     outside = []
     for batch in batches:
-        loss, _, kl, terms = ppo(batch)
+        loss, kl, terms = ppo(batch)
         ppo.optimizer.differentiate(loss)
         expected = ppo.optimizer.gradient.clone()
+        ppo.optimizer.gradient[:-3].fill_(torch.nan)
         mine, logged = ppo.gradient(batch)
         torch.testing.assert_close(ppo.optimizer.gradient, expected, rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(mine, kl, rtol=1e-9, atol=1e-12)
@@ -62,7 +87,7 @@ def test_it_is_the_gradient_of_the_whole_loss(case: str, std_type: str) -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6), st.floats(0.01, 0.5))
 def test_it_is_so_for_any_numbers(seed: int, clip: float) -> None:
-    ppo = learned("clipped", "scalar")
+    ppo = learned()
     assert isinstance(ppo.objective, Clip)
     ppo.objective.clip.fill_(clip)
     generator = torch.Generator().manual_seed(seed)
@@ -78,7 +103,7 @@ def test_it_is_so_for_any_numbers(seed: int, clip: float) -> None:
 
 @pytest.mark.parametrize("field", ["advantage", "returns", "old_log_prob"])
 def test_a_nan_is_passed_on(field: str) -> None:
-    ppo = learned("clipped", "scalar")
+    ppo = learned()
     batch = next(iter(ppo.storage.mini_batch_generator(2)))
     setattr(batch, field, getattr(batch, field).index_fill(0, torch.tensor([0]), torch.nan))
     ppo.gradient(batch)
@@ -109,7 +134,7 @@ def test_rows_that_an_extension_adds_are_left_to_autograd() -> None:
     Task(seed=2).collect(ppo)
     ppo._apply_schedules()  # pyright: ignore[reportPrivateUsage]
     batch = ppo._augment(next(iter(ppo.storage.mini_batch_generator(2))))  # pyright: ignore[reportPrivateUsage]
-    _, _, kl, terms = ppo(batch)
+    _, kl, terms = ppo(batch)
     logged_kl, logged = ppo.gradient(batch)
     assert torch.equal(logged_kl, kl)
     assert all(torch.equal(logged[name], x) for name, x in terms.items())
@@ -117,10 +142,35 @@ def test_rows_that_an_extension_adds_are_left_to_autograd() -> None:
 
 def test_other_losses_are_left_to_autograd() -> None:
     other: list[dict[str, Any]] = [
-        {"config": PPOConfig(value_loss="huber")},
         {"config": PPOConfig(policy_objective="penalty", schedule="fixed")},
-        {"critic": CriticConfig(hidden_dims=[8], value_normalization=True)},
         {"network": "shared", "spec": make_spec(4, 3, gymnasium.spaces.Discrete(3))},
     ]
     assert make_ppo().closed_form is not None
     assert all(make_ppo(**arguments).closed_form is None for arguments in other)
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook")  # the observations need no gradient
+@pytest.mark.parametrize("kind", ["forward", "pre", "backward", "parameter"])
+def test_hooks_see_what_goes_through(kind: str) -> None:
+    ppo, seen = learned(network="tanh"), []
+    layer = ppo.policy.actor.layers[0]
+
+    def see(*_: object) -> None:
+        seen.append(kind)
+
+    register = {
+        "forward": layer.register_forward_hook,
+        "pre": layer.register_forward_pre_hook,
+        "backward": layer.register_full_backward_hook,
+        "parameter": layer.weight.register_hook,
+    }
+    handle = register[kind](see)
+    batch = next(iter(ppo.storage.mini_batch_generator(2)))
+    ppo.gradient(batch)
+    assert seen
+    expected = ppo.optimizer.gradient.clone()
+    handle.remove()
+    seen.clear()
+    ppo.gradient(batch)
+    assert not seen
+    torch.testing.assert_close(ppo.optimizer.gradient, expected, rtol=1e-9, atol=1e-12)

@@ -1,31 +1,31 @@
 """PPO-Clip's loss for a Gaussian with one deviation per action, with its gradient written down.
 
 For a small network autograd needs longer for the loss than for the network. Where the loss is the usual one,
-its gradient by mean, deviation and value is a few lines, and autograd begins there.
+its gradient by mean, deviation and value is a few lines; where the networks are layers alone, autograd has
+nothing left to do.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
+from surefoot.algorithm.config import PPOConfig
 from surefoot.algorithm.extension import Extension
+from surefoot.algorithm.losses import huber_value_loss
 from surefoot.algorithm.objectives import Clip, value_loss_kind
+from surefoot.algorithm.optimizer import FlatOptimizer
 from surefoot.networks.actor_critic import ActorCritic
+from surefoot.networks.dense import Dense, Layer, activation_of, is_watched, layers_of
+from surefoot.networks.encoders import Tanh
 from surefoot.networks.heads import GaussianHead
 from surefoot.types import Batch
 
 if TYPE_CHECKING:
     from surefoot.algorithm.ppo import PPO
-
-Outcome = tuple[Tensor | tuple[Tensor, ...], tuple[Tensor, ...] | None, Tensor, dict[str, Tensor]]
-"""What the networks put out and the loss's gradient by it, or the loss and None; the mean KL (0-d), and the
-terms to log.
-"""
 
 
 class Gradients(NamedTuple):
@@ -44,11 +44,10 @@ def clip_loss(
     batch: Batch,
     mean: Tensor,
     std: Tensor,
-    value: Tensor,
+    values: tuple[Tensor, Tensor, Tensor],
     clip: Tensor,
-    value_loss_coef: float,
     entropy_coef: Tensor | float,
-    clips_value: bool,
+    config: PPOConfig,
 ) -> tuple[Gradients, Tensor, dict[str, Tensor]]:
     """What `PPO._loss` and its derivative make of a flat batch without mask, of rows of one rollout.
 
@@ -56,11 +55,10 @@ def clip_loss(
         batch: [M, ...]; its old deviation is that of one set of weights, the same in every row.
         mean: [M, A], of the present policy.
         std: [A], likewise.
-        value: [M].
+        values: The present ones, those before and the returns, [M] each, in the loss's units.
         clip: 0-d ε of the ratio and of the value.
-        value_loss_coef: Weight of the value loss.
         entropy_coef: Weight of the entropy bonus.
-        clips_value: Whether the value loss is `clipped`, else `mse`.
+        config: Kind and weight of the value loss.
 
     Returns:
         The gradients, the mean KL(old ‖ new) (0-d), and the terms to log.
@@ -86,17 +84,21 @@ def clip_loss(
     spread = (variance_ratio - variance_ratio.log()).sum().sub_(num_actions)
     kl = shift.square_().sum().div_(num_rows).add_(spread).mul_(0.5)
 
-    error = value - batch.returns
-    if clips_value:
-        change = value - batch.old_value
+    value, old_value, returns = values
+    error, kind = value - returns, value_loss_kind(config)
+    if kind == "clipped":
+        change = value - old_value
         # the error of the value kept within ± clip of the old one is exactly the same where it is within
         kept_error = change.clamp(-clip, clip).sub_(change).add_(error)  # pyright: ignore[reportCallIssue, reportArgumentType]
         square, kept_square = error.square(), kept_error.square_()
         error.masked_fill_(kept_square > square, 0.0)
         value_loss = torch.maximum(square, kept_square).mean()
+    elif kind == "huber":
+        value_loss = huber_value_loss(value, returns, config.huber_delta).mean()
+        error.clamp_(-config.huber_delta, config.huber_delta)
     else:
         value_loss = error.square().mean()
-    by_value = error.mul_(2 * value_loss_coef / num_rows)
+    by_value = error.mul_(2 * config.value_loss_coef / num_rows)
     terms = {
         "Loss/surrogate": surrogate,
         "Loss/value": value_loss,
@@ -106,33 +108,81 @@ def clip_loss(
     return Gradients(pull.mul_(precision), by_std, by_value), kl, terms
 
 
-def closed_form(ppo: PPO) -> Callable[[Batch], Outcome] | None:
-    """As `PPO.forward`, where PPO's loss is the usual one; None elsewhere."""
-    policy, head, kind = ppo.policy, ppo.policy.action_head, value_loss_kind(ppo.config)
+class ClosedForm:
+    """The gradient of PPO's loss where that is the usual one; `PPO.differentiate` finds it elsewhere."""
+
+    def __init__(self, ppo: PPO) -> None:
+        self.ppo = ppo
+        self.passes = _passes(ppo.policy, ppo.optimizer)
+        self.modules = [*ppo.policy.actor.modules(), *ppo.policy.action_head.modules()]
+        self.modules += [*ppo.policy.value_body.modules(), ppo.policy.value_head]
+
+    def __call__(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """As `PPO.gradient`."""
+        ppo, policy = self.ppo, self.ppo.policy
+        head = policy.action_head
+        assert isinstance(head, GaussianHead)
+        if any(_adds_to_loss(extension) for extension in ppo.extensions) or not batch.index.numel():
+            return ppo.differentiate(batch)
+        optimizer, passes = ppo.optimizer, self.passes
+        if policy.actor.mixed_precision or is_watched(self.modules, optimizer.flat_parameters):
+            passes = None
+        if passes is None:
+            distribution = policy.action_distribution(batch.inputs)
+            value = ppo.in_units_of_loss(policy.value_of(batch.inputs))
+            outputs = (distribution.mean, distribution.std, value)  # pyright: ignore
+            slopes, kl, terms = self._loss(batch, *outputs)
+            trained = [(x, slope) for x, slope in zip(outputs, slopes, strict=True) if x.requires_grad]
+            optimizer.differentiate(*zip(*trained, strict=True))
+            return kl, terms
+        actor, critic, by_std = passes
+        mean = actor.forward(batch.inputs["actor"])
+        value = critic.forward(batch.inputs[policy.inputs.critic_name])
+        slopes, kl, terms = self._loss(batch, mean, head.std.detach(), value.squeeze(-1))
+        actor.backward(slopes.mean)
+        critic.backward(slopes.value.unsqueeze(-1))
+        by_std.copy_(head.std_slope(slopes.std))
+        return kl, terms
+
+    def _loss(
+        self, batch: Batch, mean: Tensor, std: Tensor, value: Tensor
+    ) -> tuple[Gradients, Tensor, dict[str, Tensor]]:
+        ppo = self.ppo
+        values = (value, ppo.in_units_of_loss(batch.old_value), ppo.in_units_of_loss(batch.returns))
+        return clip_loss(batch, mean, std, values, ppo.objective.clip, ppo.entropy_coef, ppo.config)
+
+
+def closed_form(ppo: PPO) -> ClosedForm | None:
+    """None where PPO's loss is not the usual one."""
+    policy, head = ppo.policy, ppo.policy.action_head
     is_usual = (
         type(policy) is ActorCritic
         and type(head) is GaussianHead
         and not head.squashed
         and policy.mirror is None
         and not policy.is_recurrent
-        and policy.value_normalizer is None
         and type(ppo.objective) is Clip
-        and kind != "huber"
     )
-    if not is_usual:
+    return ClosedForm(ppo) if is_usual else None
+
+
+def _passes(policy: ActorCritic, optimizer: FlatOptimizer) -> tuple[Dense, Dense, Tensor] | None:
+    """Those of actor and critic with their heads, and the place of the deviation's gradient; None where some
+    parameters would be left out.
+    """
+    head, critic = policy.action_head, policy.critic
+    actor_layers, critic_layers = layers_of(policy.actor), None if critic is None else layers_of(critic)
+    if actor_layers is None or critic_layers is None:
         return None
-
-    def evaluate(batch: Batch) -> Outcome:
-        if any(_adds_to_loss(extension) for extension in ppo.extensions) or not batch.index.numel():
-            return ppo(batch)
-        distribution = policy.action_distribution(batch.inputs)
-        outputs = (distribution.mean, distribution.std, policy.value_of(batch.inputs))  # pyright: ignore
-        numbers = (ppo.objective.clip, ppo.config.value_loss_coef, ppo.entropy_coef, kind == "clipped")
-        slopes, kl, terms = clip_loss(batch, *outputs, *numbers)
-        trained = [(x, slope) for x, slope in zip(outputs, slopes, strict=True) if x.requires_grad]
-        return *zip(*trained, strict=True), kl, terms  # pyright: ignore[reportReturnType]
-
-    return evaluate
+    assert isinstance(head, GaussianHead)
+    bound = activation_of(Tanh()) if head.bound_mean else None
+    networks = ([*actor_layers, Layer(head.linear, bound)], [*critic_layers, Layer(policy.value_head, None)])
+    own = {p for layers in networks for layer in layers for p in layer.linear.parameters()}
+    gradient_of = optimizer.gradient_of
+    if {*own, head.std_param} != {*gradient_of}:
+        return None
+    actor, critic = (Dense(layers, gradient_of) for layers in networks)
+    return actor, critic, gradient_of[head.std_param]
 
 
 def _adds_to_loss(extension: object) -> bool:

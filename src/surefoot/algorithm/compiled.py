@@ -190,7 +190,7 @@ def _loss_gradient(ppo: PPO) -> Callable[[Tensor, Batch], tuple[Tensor, Tensor, 
     def loss_of(flat: Tensor, batch: Batch) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
         parts = zip(order, flat.split(optimizer.sizes), strict=True)
         parameters = {name: part.view(shape) for (name, shape), part in parts}
-        loss, _, kl, terms = torch.func.functional_call(ppo, parameters, (batch,))
+        loss, kl, terms = torch.func.functional_call(ppo, parameters, (batch,))
         return loss, (kl, terms)
 
     def gradient_of(flat: Tensor, batch: Batch) -> tuple[Tensor, Tensor, dict[str, Tensor]]:

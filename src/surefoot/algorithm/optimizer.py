@@ -72,7 +72,9 @@ class FlatOptimizer(nn.Module):
         # three more numbers ride along in the one reduction over processes: KL, count of rows, learning rate
         self.gradient = torch.zeros(data.numel() + 3, dtype=data.dtype, device=data.device)
         by_parameter = self.gradient[:-3].split(self.sizes)
-        self._gradient_of = [g.view_as(p) for g, p in zip(by_parameter, self.flat_parameters, strict=True)]
+        self.gradient_of: dict[Tensor, Tensor] = {
+            p: g.view_as(p) for p, g in zip(self.flat_parameters, by_parameter, strict=True)
+        }
         ratios = [self._rate_ratio(name) for name in self.parameters_by_segment]
         if len(set(ratios)) == 1:  # one group is one call of the fused kernel
             parts = [(data, self.gradient[:-3], ratios[0])]
@@ -127,7 +129,7 @@ class FlatOptimizer(nn.Module):
             found = torch.autograd.grad(
                 outputs, self.flat_parameters, allow_unused=True, materialize_grads=True
             )
-        torch._foreach_copy_(self._gradient_of, found)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+        torch._foreach_copy_([*self.gradient_of.values()], found)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
 
     @torch.no_grad()
     def update(self, kl: Tensor, count: Tensor | int) -> tuple[Tensor, Tensor, Tensor]:

@@ -239,18 +239,22 @@ class PPO(nn.Module):
 
     def gradient(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss's gradient into the optimiser's buffer; the mean KL(old ‖ new) and the terms to log."""
-        outputs, slopes, kl, terms = (self.closed_form or self.forward)(batch)
-        self.optimizer.differentiate(outputs, slopes)
+        return (self.closed_form or self.differentiate)(batch)
+
+    def differentiate(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """As `gradient`, by autograd: whatever the loss."""
+        loss, kl, terms = self(batch)
+        self.optimizer.differentiate(loss)
         return kl, terms
 
-    def forward(self, batch: Batch) -> tuple[Tensor, None, Tensor, dict[str, Tensor]]:
-        """The whole loss of a mini-batch, whose gradient is left to autograd."""
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """The whole loss of a mini-batch, the mean KL, and the terms to log."""
         out = self.policy.evaluate(batch.inputs, batch.actions, self.action_generator, batch.hidden)
         loss, kl, terms = self._loss(batch, out)
         for extension in self._each_extension():
             for name, term in extension.loss(batch, out, self.policy).items():
                 loss, terms[name] = loss + term, terms.get(name, 0.0) + term
-        return loss, None, kl, terms
+        return loss, kl, terms
 
     def _augment(self, batch: Batch) -> Batch:
         """Rows added by extensions, with their inputs normalised as the sampled ones were."""
@@ -264,9 +268,7 @@ class PPO(nn.Module):
         return batch
 
     def _loss(self, batch: Batch, out: PolicyOutput) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """PPO's loss, the mean KL(old ‖ new), and the terms to log. KL, entropy and the clip fraction are
-        those of the sampled rows.
-        """
+        """The loss, the mean KL(old ‖ new), and terms; KL, entropy, clip fraction are of sampled rows."""
         log_ratio = out.log_prob - batch.old_log_prob
         with torch.set_grad_enabled(self.objective.uses_kl):
             if out.distribution.kl_kind == "exact":
@@ -276,7 +278,7 @@ class PPO(nn.Module):
         sampled = batch.sampled
         mask = None if batch.mask is None else sampled(batch.mask)
         surrogate = masked_mean(self.objective(log_ratio, batch.advantage, kl), batch.mask)
-        of_loss = map(self._in_units_of_loss, (out.value, batch.old_value, batch.returns))
+        of_loss = map(self.in_units_of_loss, (out.value, batch.old_value, batch.returns))
         value = masked_mean(value_loss(self.config, *of_loss, clip=self.objective.clip), batch.mask)
         entropy = masked_mean(sampled(out.entropy), mask)
         clipped = clip_fraction(sampled(log_ratio).detach().exp(), self.objective.clip)
@@ -289,7 +291,7 @@ class PPO(nn.Module):
         loss = surrogate + self.config.value_loss_coef * value - self.entropy_coef * entropy
         return loss, masked_mean(sampled(kl).detach(), mask), terms
 
-    def _in_units_of_loss(self, value: Tensor) -> Tensor:
+    def in_units_of_loss(self, value: Tensor) -> Tensor:
         """Normalised where the critic normalises values."""
         normalizer = self.policy.value_normalizer
         return value if normalizer is None else normalizer.normalize(value)
@@ -336,8 +338,6 @@ class PPO(nn.Module):
         rollout = self.storage
         rows = {g: x[:-1].flatten(0, 1) for g, x in rollout.observations.items()}
         self.policy.inputs.update(rows, None if rollout.mask is None else rollout.mask.flatten())
-
-    # ------------------------------------------------------------------ construction
 
     def _each_extension(self) -> list[Extension]:
         return list(self.extensions)  # pyright: ignore[reportReturnType]

@@ -19,16 +19,21 @@ LARGE = 2**14
 """Numbers from which on the CPU's own tanh takes longer than four simpler operations."""
 
 
-class Tanh(nn.Module):
-    """The hyperbolic tangent of what nothing else reads.
+def tanh_(x: Tensor) -> Tensor:
+    """The hyperbolic tangent in place, without a gradient.
 
-    Where a CPU needs no gradient it is 2σ(2x) - 1, in place, within 2e-7: much faster than its own tanh.
+    On a CPU it is 2σ(2x) - 1 for large tensors, within 2e-7: much faster than its own tanh.
     """
+    if x.numel() < LARGE or not x.is_cpu or x.dtype != torch.float32:
+        return x.tanh_()
+    return x.mul_(2.0).sigmoid_().mul_(2.0).sub_(1.0)
+
+
+class Tanh(nn.Module):
+    """The hyperbolic tangent of what nothing else reads."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.numel() < LARGE or not x.is_cpu or x.dtype != torch.float32 or torch.is_grad_enabled():
-            return x.tanh()
-        return x.mul_(2.0).sigmoid_().mul_(2.0).sub_(1.0)
+        return x.tanh() if torch.is_grad_enabled() or x.numel() < LARGE else tanh_(x)
 
 
 # In place where the gradient needs only the result: ELU's then needs no exponential.

@@ -112,6 +112,10 @@ class GaussianHead(MeanHead):
         bounded = straight_through_clamp(self.std_param, self.low, self.high)
         return bounded.exp() if self.is_log else bounded
 
+    def std_slope(self, by_std: Tensor) -> Tensor:
+        """The gradient by `std_param` from that by `std`, [A] each."""
+        return by_std * self.std.detach() if self.is_log else by_std
+
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Distribution:
         return self.gaussian(self.mean(features), self.std)
 
