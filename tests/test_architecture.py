@@ -39,6 +39,7 @@ LAYERS = {
     "algorithm.values": 2.4,
     "algorithm.allocate": 3,
     "algorithm.closed_form": 3,
+    "algorithm.plain_networks": 2.2,
     "algorithm.compiled": 3,
     "algorithm": 1,
     "algorithm.extension": 2.3,

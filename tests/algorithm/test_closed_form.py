@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
-from hand_made import Task, make_ppo, make_spec
+from hand_made import Task, box, make_ppo, make_spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +17,7 @@ from surefoot.algorithm.objectives import Clip
 from surefoot.algorithm.ppo import PPO
 from surefoot.networks.actor_critic import ActorCritic
 from surefoot.networks.config import ActorConfig, CriticConfig, DistributionConfig
-from surefoot.types import Batch, PolicyOutput
+from surefoot.types import Batch, MirrorMap, PolicyOutput
 
 CASES: dict[str, dict[str, Any]] = {
     "clipped": {"entropy_coef": 0.03, "value_loss_coef": 0.7},
@@ -31,19 +31,41 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "relu": {"activation": "relu"},
     "leaky_relu": {"activation": "leaky_relu"},
     "none": {"hidden_dims": []},
+    "mirrored": {"mirror": True},
+    "asymmetric": {},
     # their gradient is autograd's
     "silu": {"activation": "silu"},
     "layer_norm": {"layer_norm": True},
 }
 
 
+MIRROR = MirrorMap(
+    {"policy": (torch.tensor([1, 0, 2]), torch.tensor([1.0, 1.0, -1.0]))},
+    (torch.tensor([1, 0, 2]), torch.tensor([-1.0, -1.0, 1.0])),
+)
+PRIVILEGED = {"policy": box(3), "critic": box(5)}
+
+
 def learned(case: str = "clipped", std_type: Any = "scalar", network: str = "elu", **critic: Any) -> PPO:
     """A policy on its second rollout, after a first epoch, so that ratios leave the clip range."""
     shape = {"hidden_dims": [8], **NETWORKS[network]}
-    bound = "tanh" if network == "tanh" else None
-    actor = ActorConfig(**shape, distribution=DistributionConfig(std_type=std_type), last_activation=bound)
+    actor = ActorConfig(
+        **shape,
+        distribution=DistributionConfig(std_type=std_type),
+        last_activation="tanh" if network == "tanh" else None,
+    )
+    shape.pop("mirror", None)
     config = PPOConfig(num_mini_batches=2, learning_rate=0.05, schedule="fixed", **CASES[case])
-    ppo = make_ppo(config, actor=actor, critic=CriticConfig(**shape, **critic), dtype=torch.float64)
+    observations = PRIVILEGED if network == "asymmetric" else {"policy": box(3)}
+    ppo = make_ppo(
+        config,
+        make_spec(4, observations, 3, MIRROR),
+        actor=actor,
+        critic=CriticConfig(**shape, **critic),
+        dtype=torch.float64,
+    )
+    with torch.no_grad():
+        ppo.policy.action_head.std_param.copy_(torch.tensor([0.3, 0.5, 0.9]))
     task = Task(seed=2)
     task.run(ppo)
     task.collect(ppo)
@@ -56,7 +78,7 @@ def learned(case: str = "clipped", std_type: Any = "scalar", network: str = "elu
     [
         *((case, std_type, "elu", {}) for case in CASES for std_type in ("scalar", "log")),
         *(("clipped", "log", network, {}) for network in NETWORKS if network != "elu"),
-        ("clipped", "scalar", "tanh", {"value_normalization": True}),
+        ("clipped", "scalar", "mirrored", {"value_normalization": True}),
         ("clipped", "scalar", "silu", {"value_normalization": True}),
     ],
 )
@@ -65,7 +87,7 @@ def test_it_is_the_gradient_of_the_whole_loss(
 ) -> None:
     ppo = learned(case, std_type, network, **critic)
     assert ppo.closed_form is not None
-    assert (ppo.closed_form.passes is None) == (network in ("silu", "layer_norm"))
+    assert (ppo.closed_form.networks is None) == (network in ("silu", "layer_norm"))
     batches = ppo.storage.mini_batch_generator(2, 5, torch.Generator().manual_seed(1))
     outside = []
     for batch in batches:

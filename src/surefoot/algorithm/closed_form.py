@@ -17,11 +17,10 @@ from surefoot.algorithm.config import PPOConfig
 from surefoot.algorithm.extension import Extension
 from surefoot.algorithm.losses import huber_value_loss
 from surefoot.algorithm.objectives import Clip, value_loss_kind
-from surefoot.algorithm.optimizer import FlatOptimizer
+from surefoot.algorithm.plain_networks import PlainNetworks, plain_networks
 from surefoot.networks.actor_critic import ActorCritic
-from surefoot.networks.dense import Dense, Layer, activation_of, is_watched, layers_of
-from surefoot.networks.encoders import Tanh
 from surefoot.networks.heads import GaussianHead
+from surefoot.networks.mirror import even
 from surefoot.types import Batch
 
 if TYPE_CHECKING:
@@ -113,35 +112,31 @@ class ClosedForm:
 
     def __init__(self, ppo: PPO) -> None:
         self.ppo = ppo
-        self.passes = _passes(ppo.policy, ppo.optimizer)
-        self.modules = [*ppo.policy.actor.modules(), *ppo.policy.action_head.modules()]
-        self.modules += [*ppo.policy.value_body.modules(), ppo.policy.value_head]
+        self.networks = plain_networks(ppo.policy, ppo.optimizer.gradient_of)
 
     def __call__(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """As `PPO.gradient`."""
         ppo, policy = self.ppo, self.ppo.policy
-        head = policy.action_head
-        assert isinstance(head, GaussianHead)
         if any(_adds_to_loss(extension) for extension in ppo.extensions) or not batch.index.numel():
             return ppo.differentiate(batch)
-        optimizer, passes = ppo.optimizer, self.passes
-        if policy.actor.mixed_precision or is_watched(self.modules, optimizer.flat_parameters):
-            passes = None
-        if passes is None:
-            distribution = policy.action_distribution(batch.inputs)
-            value = ppo.in_units_of_loss(policy.value_of(batch.inputs))
-            outputs = (distribution.mean, distribution.std, value)  # pyright: ignore
-            slopes, kl, terms = self._loss(batch, *outputs)
-            trained = [(x, slope) for x, slope in zip(outputs, slopes, strict=True) if x.requires_grad]
-            optimizer.differentiate(*zip(*trained, strict=True))
-            return kl, terms
-        actor, critic, by_std = passes
-        mean = actor.forward(batch.inputs["actor"])
-        value = critic.forward(batch.inputs[policy.inputs.critic_name])
-        slopes, kl, terms = self._loss(batch, mean, head.std.detach(), value.squeeze(-1))
-        actor.backward(slopes.mean)
-        critic.backward(slopes.value.unsqueeze(-1))
-        by_std.copy_(head.std_slope(slopes.std))
+        if self.networks is not None and self.networks.are_free():
+            return self._without_autograd(batch, self.networks)
+        distribution = policy.action_distribution(batch.inputs)
+        value = ppo.in_units_of_loss(policy.value_of(batch.inputs))
+        outputs = (distribution.mean, distribution.std, value)  # pyright: ignore[reportAttributeAccessIssue]
+        slopes, kl, terms = self._loss(batch, *outputs)
+        trained = [(x, slope) for x, slope in zip(outputs, slopes, strict=True) if x.requires_grad]
+        ppo.optimizer.differentiate(*zip(*trained, strict=True))
+        return kl, terms
+
+    def _without_autograd(self, batch: Batch, networks: PlainNetworks) -> tuple[Tensor, dict[str, Tensor]]:
+        policy, head = self.ppo.policy, self.ppo.policy.action_head
+        assert isinstance(head, GaussianHead)
+        mean, value = networks.forward(batch.inputs)
+        slopes, kl, terms = self._loss(batch, mean, even(head.std.detach(), policy.mirror), value)
+        networks.backward(slopes.mean, slopes.value)
+        by_std = head.std_slope(even(slopes.std, policy.mirror))
+        self.ppo.optimizer.gradient_of[head.std_param].copy_(by_std)
         return kl, terms
 
     def _loss(
@@ -159,30 +154,10 @@ def closed_form(ppo: PPO) -> ClosedForm | None:
         type(policy) is ActorCritic
         and type(head) is GaussianHead
         and not head.squashed
-        and policy.mirror is None
         and not policy.is_recurrent
         and type(ppo.objective) is Clip
     )
     return ClosedForm(ppo) if is_usual else None
-
-
-def _passes(policy: ActorCritic, optimizer: FlatOptimizer) -> tuple[Dense, Dense, Tensor] | None:
-    """Those of actor and critic with their heads, and the place of the deviation's gradient; None where some
-    parameters would be left out.
-    """
-    head, critic = policy.action_head, policy.critic
-    actor_layers, critic_layers = layers_of(policy.actor), None if critic is None else layers_of(critic)
-    if actor_layers is None or critic_layers is None:
-        return None
-    assert isinstance(head, GaussianHead)
-    bound = activation_of(Tanh()) if head.bound_mean else None
-    networks = ([*actor_layers, Layer(head.linear, bound)], [*critic_layers, Layer(policy.value_head, None)])
-    own = {p for layers in networks for layer in layers for p in layer.linear.parameters()}
-    gradient_of = optimizer.gradient_of
-    if {*own, head.std_param} != {*gradient_of}:
-        return None
-    actor, critic = (Dense(layers, gradient_of) for layers in networks)
-    return actor, critic, gradient_of[head.std_param]
 
 
 def _adds_to_loss(extension: object) -> bool:

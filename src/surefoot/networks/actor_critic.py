@@ -16,6 +16,7 @@ from surefoot.networks.encoders import at_least_float32, init_linear
 from surefoot.networks.heads import GaussianHead, make_head
 from surefoot.networks.inputs import MASK_GROUP, InputPipeline, Inputs
 from surefoot.networks.memory import forget
+from surefoot.networks.mirror import even
 from surefoot.networks.normalizers import ValueNormalizer
 from surefoot.types import Distribution, EnvSpec, Hidden, Observations, PolicyOutput
 
@@ -197,6 +198,4 @@ class ActorCritic(nn.Module):
         means = [self.action_head(o.features).params["mean"] for o in (out, mirrored)]
         mean = 0.5 * (means[0] + self.mirror.mirror_actions(means[1]))
         assert isinstance(self.action_head, GaussianHead)
-        std = self.action_head.std
-        std = 0.5 * (std + std[self.mirror.actions[0]])
-        return self.action_head.rebuild({"mean": mean, "std": std}), out
+        return self.action_head.rebuild({"mean": mean, "std": even(self.action_head.std, self.mirror)}), out

@@ -17,7 +17,7 @@ from surefoot.networks.body import Body
 from surefoot.networks.encoders import LARGE, Tanh, tanh_
 
 BLOCK_ROWS = 1024
-"""Rows that a CPU takes through the layers at once."""
+"""Rows that a thread of a CPU takes through the layers at once."""
 
 
 class Activation(NamedTuple):
@@ -83,7 +83,7 @@ def layers_of(body: Body) -> list[Layer] | None:
     return layers
 
 
-def is_watched(modules: Iterable[nn.Module], parameters: Iterable[nn.Parameter]) -> bool:
+def is_watched(modules: Iterable[nn.Module], parameters: Iterable[Tensor]) -> bool:
     """Whether something is to see what goes through, or a parameter must not learn any more."""
     for m in modules:
         if m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks:  # pyright: ignore[reportPrivateUsage]
@@ -124,9 +124,10 @@ class Dense:
         return self._out
 
     @torch.no_grad()
-    def backward(self, slope: Tensor) -> None:
-        """The gradients, from that by the last result [M, F], which is overwritten."""
-        is_first = True
+    def backward(self, slope: Tensor, add: bool = False) -> None:
+        """The gradients, from that by the last result [M, F], which is overwritten; added to what is there,
+        or in its place.
+        """
         parts = zip(self._inputs, self._blocks, slope.tensor_split(len(self._blocks)), strict=True)
         for rows, places, by_result in parts:
             for i in range(len(self.layers) - 1, -1, -1):
@@ -134,7 +135,7 @@ class Dense:
                 if activation is not None:
                     activation.backward(by_result, places[i][0])
                 below, room = places[i - 1] if i else (rows, rows)
-                if is_first:
+                if not add:
                     torch.mm(by_result.t(), below, out=by_weight)
                     torch.sum(by_result, 0, out=by_bias)
                 else:
@@ -142,10 +143,11 @@ class Dense:
                     by_bias.add_(by_result.sum(0))
                 if i:
                     by_result = torch.mm(by_result, linear.weight, out=room)
-            is_first = False
+            add = True
 
     def _make_room(self, x: Tensor) -> None:
-        num_rows, num_blocks = len(x), -(-len(x) // BLOCK_ROWS) if x.is_cpu else 1
+        num_rows, block_rows = len(x), BLOCK_ROWS * torch.get_num_threads() if x.is_cpu else len(x)
+        num_blocks = -(-num_rows // block_rows)
         by_layer = []
         for linear, _ in self.layers:
             self._out = x.new_empty(num_rows, linear.out_features)

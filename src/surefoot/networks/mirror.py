@@ -1,9 +1,11 @@
-"""What can be wrong with a mirror map, in words."""
+"""Mirror maps: what can be wrong with one, in words, and what it makes of deviations."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from surefoot.types import MirrorMap
 
 
 def map_fault(permutation: Tensor, sign: Tensor, size: int) -> str | None:
@@ -20,6 +22,11 @@ def map_fault(permutation: Tensor, sign: Tensor, size: int) -> str | None:
         return f"points outside of the {size} entries at entries {_positions(outside)}"
     wrong = (permutation[permutation] != torch.arange(size)) | (sign * sign[permutation] != 1)
     return f"is not its own inverse at entries {_positions(wrong)}" if wrong.any() else None
+
+
+def even(x: Tensor, mirror: MirrorMap | None) -> Tensor:
+    """The mean of numbers without sign [A], one for each action, and their mirror image."""
+    return x if mirror is None else 0.5 * (x + x[mirror.actions[0].to(x.device)])
 
 
 def _positions(wrong: Tensor) -> list[int]:

@@ -1,0 +1,77 @@
+"""A policy's networks where they are layers alone: forward and back without autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from surefoot.networks.actor_critic import ActorCritic
+from surefoot.networks.dense import Dense, Layer, activation_of, is_watched, layers_of
+from surefoot.networks.encoders import Tanh
+from surefoot.networks.inputs import Inputs
+
+
+class PlainNetworks:
+    """Actor and critic with the last layers of their heads.
+
+    Args:
+        policy: Whose networks.
+        actor, critic: Their layers.
+        gradient_of: Where the gradient of each parameter goes.
+    """
+
+    def __init__(
+        self,
+        policy: ActorCritic,
+        actor: Sequence[Layer],
+        critic: Sequence[Layer],
+        gradient_of: Mapping[Tensor, Tensor],
+    ) -> None:
+        self.policy, self.mirror = policy, policy.mirror
+        self.actor, self.mirrored_actor = Dense(actor, gradient_of), Dense(actor, gradient_of)
+        self.critic = Dense(critic, gradient_of)
+        self.modules = [
+            m for child in policy.children() if child is not policy.inputs for m in child.modules()
+        ]
+        self.parameters = [*gradient_of]
+
+    def are_free(self) -> bool:
+        """Whether nothing forbids it at present: low precision, hooks, frozen parameters."""
+        return not (self.policy.actor.mixed_precision or is_watched(self.modules, self.parameters))
+
+    def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """What the last layers put out: actor [M, F], critic [M]; the next call overwrites both."""
+        out = self.actor.forward(inputs["actor"])
+        if self.mirror is not None:
+            mirrored = self.mirrored_actor.forward(inputs["actor_mirror"])
+            out = 0.5 * (out + self.mirror.mirror_actions(mirrored))
+        value = self.critic.forward(inputs[self.policy.inputs.critic_name])
+        return out, value.squeeze(-1)
+
+    def backward(self, by_out: Tensor, by_value: Tensor) -> None:
+        """The gradients, from those by the results; overwrites these."""
+        if self.mirror is None:
+            self.actor.backward(by_out)
+        else:
+            # a mirror is its own inverse and its own transpose
+            by_mirrored = self.mirror.mirror_actions(by_out.mul_(0.5))
+            self.actor.backward(by_out)
+            self.mirrored_actor.backward(by_mirrored, add=True)
+        self.critic.backward(by_value.unsqueeze(-1))
+
+
+def plain_networks(policy: ActorCritic, gradient_of: Mapping[Tensor, Tensor]) -> PlainNetworks | None:
+    """None where the networks are more than layers, or `gradient_of` more than their parameters and those of
+    the head.
+    """
+    head = policy.action_head
+    actor, critic = layers_of(policy.actor), None if policy.critic is None else layers_of(policy.critic)
+    if actor is None or critic is None:
+        return None
+    bound = activation_of(Tanh()) if getattr(head, "bound_mean", False) else None
+    networks = [*actor, Layer(head.linear, bound)], [*critic, Layer(policy.value_head, None)]
+    own = {p for layers in networks for layer in layers for p in layer.linear.parameters()}
+    if {*own, *head.parameters()} != {*gradient_of}:
+        return None
+    return PlainNetworks(policy, *networks, gradient_of)
