@@ -17,6 +17,7 @@ from surefoot.algorithm.objectives import Clip
 from surefoot.algorithm.ppo import PPO
 from surefoot.networks.actor_critic import ActorCritic
 from surefoot.networks.config import ActorConfig, CriticConfig, DistributionConfig
+from surefoot.networks.heads import GaussianHead
 from surefoot.types import Batch, MirrorMap, PolicyOutput
 
 CASES: dict[str, dict[str, Any]] = {
@@ -33,6 +34,9 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "none": {"hidden_dims": []},
     "mirrored": {"mirror": True},
     "asymmetric": {},
+    "discrete": {},
+    "multi-discrete": {},
+    "masked": {},
     # their gradient is autograd's
     "silu": {"activation": "silu"},
     "layer_norm": {"layer_norm": True},
@@ -43,7 +47,12 @@ MIRROR = MirrorMap(
     {"policy": (torch.tensor([1, 0, 2]), torch.tensor([1.0, 1.0, -1.0]))},
     (torch.tensor([1, 0, 2]), torch.tensor([-1.0, -1.0, 1.0])),
 )
-PRIVILEGED = {"policy": box(3), "critic": box(5)}
+SPACES: dict[str, tuple[dict[str, Any], Any]] = {
+    "asymmetric": ({"policy": box(3), "critic": box(5)}, 3),
+    "discrete": ({"policy": box(3)}, gymnasium.spaces.Discrete(3)),
+    "multi-discrete": ({"policy": box(3)}, gymnasium.spaces.MultiDiscrete([3, 3])),
+    "masked": ({"policy": box(3), "action_mask": box(4)}, gymnasium.spaces.Discrete(4)),
+}
 
 
 def learned(case: str = "clipped", std_type: Any = "scalar", network: str = "elu", **critic: Any) -> PPO:
@@ -56,16 +65,16 @@ def learned(case: str = "clipped", std_type: Any = "scalar", network: str = "elu
     )
     shape.pop("mirror", None)
     config = PPOConfig(num_mini_batches=2, learning_rate=0.05, schedule="fixed", **CASES[case])
-    observations = PRIVILEGED if network == "asymmetric" else {"policy": box(3)}
+    observations, actions = SPACES.get(network, ({"policy": box(3)}, 3))
     ppo = make_ppo(
         config,
-        make_spec(4, observations, 3, MIRROR),
+        make_spec(4, observations, actions, MIRROR),
         actor=actor,
         critic=CriticConfig(**shape, **critic),
         dtype=torch.float64,
     )
-    with torch.no_grad():
-        ppo.policy.action_head.std_param.copy_(torch.tensor([0.3, 0.5, 0.9]))
+    if isinstance(ppo.policy.action_head, GaussianHead):
+        ppo.policy.action_head.std_param.data.copy_(torch.tensor([0.3, 0.5, 0.9]))
     task = Task(seed=2)
     task.run(ppo)
     task.collect(ppo)
@@ -165,7 +174,10 @@ def test_rows_that_an_extension_adds_are_left_to_autograd() -> None:
 def test_other_losses_are_left_to_autograd() -> None:
     other: list[dict[str, Any]] = [
         {"config": PPOConfig(policy_objective="penalty", schedule="fixed")},
-        {"network": "shared", "spec": make_spec(4, 3, gymnasium.spaces.Discrete(3))},
+        {"network": "shared"},
+        {"spec": make_spec(4, 3, gymnasium.spaces.MultiBinary(3))},
+        {"spec": make_spec(4, 3, gymnasium.spaces.MultiDiscrete([2, 3]))},
+        {"actor": ActorConfig(distribution=DistributionConfig(std_type="state_dependent"))},
     ]
     assert make_ppo().closed_form is not None
     assert all(make_ppo(**arguments).closed_form is None for arguments in other)

@@ -221,7 +221,11 @@ class CategoricalHead(Head):
         self.is_even = len(set(sizes)) == 1
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Distribution:
-        logits = _allowed(at_least_float32(self.linear(features)), mask)
+        return self.on(at_least_float32(self.linear(features)), mask)
+
+    def on(self, out: Tensor, mask: Tensor | None = None) -> Categorical:
+        """From what the last layer puts out [..., sum of all K]."""
+        logits = _allowed(out, mask)
         if self.is_even:
             return Categorical(logits.unflatten(-1, tuple(self.exists.shape)))
         return Categorical(logits[..., self.column].masked_fill(~self.exists, -torch.inf))
