@@ -165,7 +165,7 @@ class FlatOptimizer(nn.Module):
             assert config.desired_kl is not None
             rate = adapt_learning_rate(rate, kl, config.desired_kl, config.lr_bounds)
         norm = self._clip(gradient)
-        is_left_out = skipped = (~norm.isfinite()).to(torch.float32)
+        is_left_out = skipped = 1.0 - (norm < torch.inf).to(torch.float32)  # of a NaN, no comparison holds
         if config.max_kl is not None:
             stopped = stopped + ((kl > config.max_kl) | (stopped > 0))
             is_left_out = torch.maximum(is_left_out, (stopped > 0).to(skipped))

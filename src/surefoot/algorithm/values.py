@@ -15,8 +15,8 @@ from surefoot.networks.inputs import Inputs
 from surefoot.networks.memory import forget
 from surefoot.types import Hidden
 
-BLOCK_ROWS = 16384
-"""Rows per call: large enough to be fast, small enough to stay in memory."""
+BLOCK_ROWS = {"cpu": 2048, "other": 16384}
+"""Rows per call: large enough to be fast, small enough to stay in a processor's cache, or in memory."""
 BLOCK_NUMBERS = 2**24
 """Numbers of input per call, which matters for images."""
 
@@ -140,7 +140,8 @@ def _in_blocks(function: Callable[[Inputs], Tensor], inputs: Inputs, num_leading
     lead = next(iter(inputs.values())).shape[:num_leading]
     rows = {name: x.flatten(0, num_leading - 1) for name, x in inputs.items()}
     numbers = sum(x.shape[1:].numel() for x in rows.values())
-    size = max(1, min(BLOCK_ROWS, BLOCK_NUMBERS // max(numbers, 1)))
+    most = BLOCK_ROWS["cpu" if next(iter(rows.values())).is_cpu else "other"]
+    size = max(1, min(most, BLOCK_NUMBERS // max(numbers, 1)))
     parts = [x.split(size) for x in rows.values()]
     blocks = [function(dict(zip(rows, block, strict=True))) for block in zip(*parts, strict=True)]
     return torch.cat(blocks).unflatten(0, lead)

@@ -33,6 +33,8 @@ class ActionMap(nn.Module):
 
     low: Tensor
     high: Tensor
+    middle: Tensor
+    half_range: Tensor
     start: Tensor
 
     def __init__(self, space: gymnasium.Space[Any], distribution: str = "auto") -> None:
@@ -48,6 +50,9 @@ class ActionMap(nn.Module):
         high = _rounded_inwards(space.high, -torch.inf)
         self.register_buffer("low", low, persistent=False)
         self.register_buffer("high", high, persistent=False)
+        # from the middle: -u is mapped to the mirror image of u to the last bit, and nothing overflows
+        self.register_buffer("middle", 0.5 * low + 0.5 * high, persistent=False)
+        self.register_buffer("half_range", 0.5 * high - 0.5 * low, persistent=False)
         bounded = low.isfinite() & high.isfinite()
         if distribution in ("SquashedGaussian", "Beta") and not bool(bounded.all()):
             raise ConfigError(f"{distribution} needs a Box with finite bounds, not {space}; use Gaussian.")
@@ -62,8 +67,7 @@ class ActionMap(nn.Module):
             return self._shaped(raw).clone()
         if self.any_bounded:
             unit = raw.tanh() if self.squashed else raw.clamp(-1.0, 1.0)
-            # from the middle: -u is mapped to the mirror image of u to the last bit, and nothing overflows
-            mapped = 0.5 * self.low + 0.5 * self.high + unit * (0.5 * self.high - 0.5 * self.low)
+            mapped = self.middle + unit * self.half_range
             if not self.all_bounded:
                 mapped = torch.where(self.low.isfinite() & self.high.isfinite(), mapped, raw)
         else:
