@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from surefoot.networks.actor_critic import ActorCritic
+from surefoot.networks.body import Body
 from surefoot.networks.dense import Dense, Layer, activation_of, is_watched, layers_of
 from surefoot.networks.encoders import Tanh
 from surefoot.networks.inputs import Inputs
@@ -29,8 +30,11 @@ class PlainNetworks:
         gradient_of: Mapping[Tensor, Tensor],
     ) -> None:
         self.policy, self.mirror = policy, policy.mirror
-        self.actor, self.mirrored_actor = Dense(actor, gradient_of), Dense(actor, gradient_of)
-        self.critic = Dense(critic, gradient_of)
+        self.actor, self.mirrored_actor, self.critic = Dense(actor), Dense(actor), Dense(critic)
+        self.by_actor, self.by_critic = (
+            [(gradient_of[x.linear.weight], gradient_of[x.linear.bias]) for x in layers]
+            for layers in (actor, critic)
+        )
         self.modules = [
             m for child in policy.children() if child is not policy.inputs for m in child.modules()
         ]
@@ -52,13 +56,13 @@ class PlainNetworks:
     def backward(self, by_out: Tensor, by_value: Tensor) -> None:
         """The gradients, from those by the results; overwrites these."""
         if self.mirror is None:
-            self.actor.backward(by_out)
+            self.actor.backward(by_out, self.by_actor)
         else:
             # a mirror is its own inverse and its own transpose
             by_mirrored = self.mirror.mirror_actions(by_out.mul_(0.5))
-            self.actor.backward(by_out)
-            self.mirrored_actor.backward(by_mirrored, add=True)
-        self.critic.backward(by_value.unsqueeze(-1))
+            self.actor.backward(by_out, self.by_actor)
+            self.mirrored_actor.backward(by_mirrored, self.by_actor, add=True)
+        self.critic.backward(by_value.unsqueeze(-1), self.by_critic)
 
 
 def plain_networks(policy: ActorCritic, gradient_of: Mapping[Tensor, Tensor]) -> PlainNetworks | None:
@@ -66,7 +70,7 @@ def plain_networks(policy: ActorCritic, gradient_of: Mapping[Tensor, Tensor]) ->
     the head.
     """
     head = policy.action_head
-    actor, critic = layers_of(policy.actor), None if policy.critic is None else layers_of(policy.critic)
+    actor, critic = (_layers_of(body) for body in (policy.actor, policy.critic))
     if actor is None or critic is None:
         return None
     bound = activation_of(Tanh()) if getattr(head, "bound_mean", False) else None
@@ -75,3 +79,9 @@ def plain_networks(policy: ActorCritic, gradient_of: Mapping[Tensor, Tensor]) ->
     if {*own, *head.parameters()} != {*gradient_of}:
         return None
     return PlainNetworks(policy, *networks, gradient_of)
+
+
+def _layers_of(body: Body | None) -> list[Layer] | None:
+    if body is None or body.memory is not None or body.estimator is not None or body.image_groups:
+        return None
+    return layers_of(body.layers)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from surefoot.errors import ConfigError
 from surefoot.networks.config import ActorConfig, CriticConfig, EstimatorConfig, NetworkConfig
+from surefoot.networks.dense import through
 from surefoot.networks.encoders import at_least_float32, make_mlp, part_size
 from surefoot.networks.images import ImageEncoder
 from surefoot.networks.inputs import LENGTHS, PIXELS, InputPipeline, Inputs
@@ -123,10 +124,10 @@ class Body(nn.Module):
     def think(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Features [..., F], and what the estimator predicts."""
         if self.estimator is None:
-            return self.layers(x), None
+            return through(self.layers, x), None
         estimate = self.estimator(x)
         # detached: the prediction learns from its own loss only
-        return self.layers(torch.cat([x, estimate.detach()], -1)), estimate
+        return through(self.layers, torch.cat([x, estimate.detach()], -1)), estimate
 
 
 def _num_features(network: nn.Module, width: int, what: str) -> int:

@@ -6,14 +6,13 @@ through all layers a block at a time, which stays in the processor's cache, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from surefoot.networks.body import Body
 from surefoot.networks.encoders import LARGE, Tanh, tanh_
 
 BLOCK_ROWS = 1024
@@ -67,19 +66,18 @@ def _elu_(x: Tensor, room: Tensor) -> None:
     torch.maximum(x, room.exp_().sub_(1.0), out=x)
 
 
-def layers_of(body: Body) -> list[Layer] | None:
-    """The layers of a body that has nothing else; None: there is more to it."""
-    if body.memory is not None or body.estimator is not None or body.image_groups:
+def layers_of(module: nn.Module) -> list[Layer] | None:
+    """Of a sequence that is nothing but linear layers and such activations; None of another module."""
+    if not isinstance(module, nn.Sequential) or type(module).forward is not nn.Sequential.forward:
         return None
-    modules: list[nn.Module] = list(body.layers.children())
-    if type(body.layers) is not nn.Sequential or len(modules) % 2:
-        return None
-    layers = []
-    for linear, module in zip(modules[::2], modules[1::2], strict=True):
-        activation = activation_of(module)
-        if type(linear) is not nn.Linear or activation is None:
+    layers: list[Layer] = []
+    for part in module:
+        if type(part) is nn.Linear and isinstance(part.bias, nn.Parameter):
+            layers.append(Layer(part, None))
+        elif layers and layers[-1].activation is None and (activation := activation_of(part)):
+            layers[-1] = layers[-1]._replace(activation=activation)
+        else:
             return None
-        layers.append(Layer(linear, activation))
     return layers
 
 
@@ -91,17 +89,15 @@ def is_watched(modules: Iterable[nn.Module], parameters: Iterable[Tensor]) -> bo
     return any(p._backward_hooks or not p.requires_grad for p in parameters)  # pyright: ignore[reportPrivateUsage]
 
 
+Gradients = Sequence[tuple[Tensor, Tensor]]
+"""Of each layer the places for the gradient of its weight and of its bias."""
+
+
 class Dense:
-    """One way through layers, and back.
+    """One way through layers, and back."""
 
-    Args:
-        layers: In their order.
-        gradients: Where the gradient of each parameter goes.
-    """
-
-    def __init__(self, layers: Sequence[Layer], gradients: Mapping[Tensor, Tensor]) -> None:
+    def __init__(self, layers: Sequence[Layer]) -> None:
         self.layers = list(layers)
-        self._gradients = [(gradients[x.linear.weight], gradients[x.linear.bias]) for x in layers]
         self._out = torch.empty(0)
         # of each layer by block: its result, and room of that shape
         self._blocks: list[list[tuple[Tensor, Tensor]]] = []
@@ -115,34 +111,46 @@ class Dense:
         self._inputs = x.tensor_split(len(self._blocks))
         transposed = [linear.weight.t() for linear, _ in self.layers]
         for rows, places in zip(self._inputs, self._blocks, strict=True):
+            below = rows
             for (linear, activation), weight, (result, room) in zip(
                 self.layers, transposed, places, strict=True
             ):
-                rows = torch.addmm(linear.bias, rows, weight, out=result)
+                below = torch.addmm(linear.bias, below, weight, out=result)
                 if activation is not None:
                     activation.forward(result, room)
         return self._out
 
     @torch.no_grad()
-    def backward(self, slope: Tensor, add: bool = False) -> None:
-        """The gradients, from that by the last result [M, F], which is overwritten; added to what is there,
-        or in its place.
+    def backward(
+        self, slope: Tensor, gradients: Gradients, by_input: Tensor | None = None, add: bool = False
+    ) -> None:
+        """Fill the gradients.
+
+        Args:
+            slope: That by the result [M, F]; overwritten.
+            gradients: Of the parameters.
+            by_input: Of the input [M, D], if it is wanted.
+            add: To what stands there already; not `by_input`.
         """
-        parts = zip(self._inputs, self._blocks, slope.tensor_split(len(self._blocks)), strict=True)
-        for rows, places, by_result in parts:
+        slopes = slope.tensor_split(len(self._blocks))
+        wanted = () if by_input is None else by_input.tensor_split(len(self._blocks))
+        for block, (rows, places) in enumerate(zip(self._inputs, self._blocks, strict=True)):
+            by_result = slopes[block]
             for i in range(len(self.layers) - 1, -1, -1):
-                (linear, activation), (by_weight, by_bias) = self.layers[i], self._gradients[i]
+                (linear, activation), (by_weight, by_bias) = self.layers[i], gradients[i]
                 if activation is not None:
                     activation.backward(by_result, places[i][0])
-                below, room = places[i - 1] if i else (rows, rows)
-                if not add:
-                    torch.mm(by_result.t(), below, out=by_weight)
-                    torch.sum(by_result, 0, out=by_bias)
-                else:
+                below = places[i - 1][0] if i else rows
+                if add:
                     by_weight.addmm_(by_result.t(), below)
                     by_bias.add_(by_result.sum(0))
+                else:
+                    torch.mm(by_result.t(), below, out=by_weight)
+                    torch.sum(by_result, 0, out=by_bias)
                 if i:
-                    by_result = torch.mm(by_result, linear.weight, out=room)
+                    by_result = torch.mm(by_result, linear.weight, out=places[i - 1][1])
+                elif wanted:
+                    torch.mm(by_result, linear.weight, out=wanted[block])
             add = True
 
     def _make_room(self, x: Tensor) -> None:
@@ -155,3 +163,49 @@ class Dense:
             room = torch.empty_like(results[0])  # the same for all blocks: it stays in the cache
             by_layer.append([(result, room[: len(result)]) for result in results])
         self._blocks = [list(places) for places in zip(*by_layer, strict=True)]
+
+
+def through(module: nn.Module, x: Tensor) -> Tensor:
+    """`module(x)` [..., F] of [..., D]; of many rows on a CPU, layers that learn go by `Dense`."""
+    if (
+        not torch.is_grad_enabled()
+        or not x.is_cpu
+        or torch.is_autocast_enabled("cpu")
+        or torch.compiler.is_compiling()
+        or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
+        or x.numel() < LARGE
+    ):
+        return module(x)
+    layers = layers_of(module)
+    if not layers:
+        return module(x)
+    parameters = [p for layer in layers for p in (layer.linear.weight, layer.linear.bias)]
+    # functions of the parameters, as torch.func makes them, put other tensors in their place
+    if any(type(p) is not nn.Parameter or p.dtype != x.dtype for p in parameters):
+        return module(x)
+    if is_watched(module.modules(), parameters):
+        return module(x)
+    out: Any = _Written.apply(module, layers, x.reshape(-1, x.shape[-1]), *parameters)
+    return out.view(*x.shape[:-1], out.shape[-1])
+
+
+class _Written(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, module: nn.Module, layers: list[Layer], x: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.module, ctx.dense = module, Dense(layers)
+        out = ctx.dense.forward(x)
+        ctx.save_for_backward(x, out, *parameters)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, _, *parameters = ctx.saved_tensors  # which sees to it that none was changed since
+        if torch.is_grad_enabled():  # the gradient is to have one itself: autograd's has
+            wanted = [x, *parameters] if x.requires_grad else parameters
+            found = torch.autograd.grad(ctx.module(x), wanted, slope, create_graph=True)
+            return None, None, *(found if x.requires_grad else (None, *found))
+        places = [torch.empty_like(p) for p in parameters]
+        by_input = torch.empty_like(x) if x.requires_grad else None
+        by_layer = list(zip(places[::2], places[1::2], strict=True))
+        ctx.dense.backward(slope.clone(), by_layer, by_input)
+        return None, None, by_input, *places

@@ -15,6 +15,7 @@ from surefoot.compat.rsl_rl.storage.rollout import LOG_PROB
 from surefoot.compat.rsl_rl.storage.rollout_storage import flat_state, layered_state
 from surefoot.errors import ConfigError
 from surefoot.networks.action_map import ActionMap
+from surefoot.networks.dense import through
 from surefoot.networks.encoders import at_least_float32
 from surefoot.types import EnvSpec, Hidden, Observations, PolicyOutput
 
@@ -125,7 +126,7 @@ class _Body:
             features = self.model.get_latent({g: x.flatten(0, 1) for g, x in inputs.items()}).unflatten(
                 0, lead
             )
-        return at_least_float32(self.model.mlp(features))
+        return at_least_float32(through(self.model.mlp, features))
 
 
 class RawInputs(nn.Module):

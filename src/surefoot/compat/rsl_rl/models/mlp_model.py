@@ -16,6 +16,7 @@ from surefoot.compat.rsl_rl.modules.normalization import EmpiricalNormalization
 from surefoot.compat.rsl_rl.modules.rnn import HiddenState
 from surefoot.compat.rsl_rl.utils import resolve_class, unpad_trajectories
 from surefoot.errors import ConfigError, MissingKeyError, did_you_mean
+from surefoot.networks.dense import through
 from surefoot.networks.encoders import at_least_float32
 
 Observations = Mapping[str, Tensor]
@@ -126,7 +127,7 @@ class MLPModel(nn.Module):
                 obs = unpad_trajectories(obs, masks)
             else:
                 obs = {group: unpad_trajectories(x, masks) for group, x in obs.items()}
-        return at_least_float32(self.mlp(self.get_latent(obs, masks, hidden_state)))
+        return at_least_float32(through(self.mlp, self.get_latent(obs, masks, hidden_state)))
 
     def get_latent(
         self, obs: Observations, masks: Tensor | None = None, hidden_state: HiddenState = None
