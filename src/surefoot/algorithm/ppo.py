@@ -201,7 +201,7 @@ class PPO(nn.Module):
                     self._estimate_advantages()
             for batch in mini_batches(self.num_batches, generator=self.shuffle_generator):
                 for name, value in self._learn_from(batch).items():
-                    history[name].append(value.detach())
+                    history[name].append(value.detach() if value.requires_grad else value)
         self.objective.end_iteration(torch.stack(history["Loss/kl"][-self.num_batches :]).mean())
         metrics |= weighted_means(history, "rows")
         metrics["Loss/skipped_updates"] = torch.stack(history["Loss/skipped_updates"]).sum()

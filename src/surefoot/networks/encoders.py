@@ -33,6 +33,8 @@ class Tanh(nn.Module):
     """The hyperbolic tangent of what nothing else reads."""
 
     def forward(self, x: Tensor) -> Tensor:
+        if torch.compiler.is_compiling():
+            return 2.0 * (2.0 * x).sigmoid() - 1.0  # one kernel, and the compiler's tanh is slow too
         return x.tanh() if torch.is_grad_enabled() or x.numel() < LARGE else tanh_(x)
 
 
