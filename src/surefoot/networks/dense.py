@@ -7,7 +7,8 @@ through all layers a block at a time, which stays in the processor's cache, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -189,17 +190,34 @@ def through(module: nn.Module, x: Tensor) -> Tensor:
     return out.view(*x.shape[:-1], out.shape[-1])
 
 
+class _Loan:
+    """A `Dense` of a module's layers for as long as a gradient may need it; then it serves the next.
+
+    New memory for each mini-batch would cost more than is gained: the system hands it out in pages of zeros.
+    """
+
+    free: ClassVar[WeakKeyDictionary[nn.Module, list[Dense]]] = WeakKeyDictionary()
+
+    def __init__(self, module: nn.Module, layers: list[Layer]) -> None:
+        self._free = self.free.setdefault(module, [])
+        self.dense = self._free.pop() if self._free else Dense(layers)
+        if [x.linear for x in self.dense.layers] != [x.linear for x in layers]:  # some were replaced
+            self.dense = Dense(layers)
+
+    def __del__(self) -> None:
+        self._free.append(self.dense)
+
+
 class _Written(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, module: nn.Module, layers: list[Layer], x: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.module, ctx.dense = module, Dense(layers)
-        out = ctx.dense.forward(x)
-        ctx.save_for_backward(x, out, *parameters)
-        return out
+        ctx.module, ctx.loan = module, _Loan(module, layers)
+        ctx.save_for_backward(x, *parameters)
+        return ctx.loan.dense.forward(x).clone()
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, _, *parameters = ctx.saved_tensors  # which sees to it that none was changed since
+        x, *parameters = ctx.saved_tensors  # which sees to it that none was changed since
         if torch.is_grad_enabled():  # the gradient is to have one itself: autograd's has
             wanted = [x, *parameters] if x.requires_grad else parameters
             found = torch.autograd.grad(ctx.module(x), wanted, slope, create_graph=True)
@@ -207,5 +225,5 @@ class _Written(torch.autograd.Function):
         places = [torch.empty_like(p) for p in parameters]
         by_input = torch.empty_like(x) if x.requires_grad else None
         by_layer = list(zip(places[::2], places[1::2], strict=True))
-        ctx.dense.backward(slope.clone(), by_layer, by_input)
+        ctx.loan.dense.backward(slope.clone(), by_layer, by_input)
         return None, None, by_input, *places
