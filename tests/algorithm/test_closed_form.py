@@ -208,3 +208,13 @@ def test_hooks_see_what_goes_through(kind: str) -> None:
     ppo.gradient(batch)
     assert not seen
     torch.testing.assert_close(ppo.optimizer.gradient, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_an_activation_that_was_replaced_is_learned_with() -> None:
+    ppo = learned()
+    ppo.policy.actor.layers[1] = torch.nn.SiLU()
+    batch = next(iter(ppo.storage.mini_batch_generator(2)))
+    ppo.differentiate(batch)
+    expected = ppo.optimizer.gradient.clone()
+    ppo.gradient(batch)
+    torch.testing.assert_close(ppo.optimizer.gradient, expected, rtol=1e-9, atol=1e-12)

@@ -39,10 +39,14 @@ class PlainNetworks:
             m for child in policy.children() if child is not policy.inputs for m in child.modules()
         ]
         self.parameters = [*gradient_of]
+        bodies = [body for body in (policy.actor, policy.critic) if body is not None]
+        self.made_of = [(body.layers, [*body.layers.children()]) for body in bodies]
 
     def are_free(self) -> bool:
-        """Whether nothing forbids it at present: low precision, hooks, frozen parameters."""
-        return not (self.policy.actor.mixed_precision or is_watched(self.modules, self.parameters))
+        """Whether nothing forbids it at present: low precision, hooks, frozen parameters, other layers."""
+        if self.policy.actor.mixed_precision or is_watched(self.modules, self.parameters):
+            return False
+        return all([*module.children()] == kept for module, kept in self.made_of)
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """What the last layers put out: actor [M, F], critic [M]; the next call overwrites both."""
