@@ -1,6 +1,6 @@
 """Time of one training iteration through the RSL-RL layer against Surefoot's own runner, in one process.
 
-    python benchmarks/rsl_rl_layer.py [--sizes small large] [--repetitions 5] [--json FILE]
+    python benchmarks/rsl_rl_layer.py [--sizes small large] [--repetitions 3] [--json FILE]
 
 An iteration is `learn(1)`: collection, returns and update, in an environment that costs nothing (tensors of
 noise made beforehand: 48 observations, 12 actions, an end in 2 % of the steps, half of them time limits),
@@ -201,7 +201,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
-    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -252,7 +252,7 @@ def main() -> None:
     )
     parser.add_argument("--only", nargs="+", choices=REGIMES, default=[r for r in REGIMES if r not in LONG])
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
-    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
