@@ -218,3 +218,11 @@ def test_an_activation_that_was_replaced_is_learned_with() -> None:
     expected = ppo.optimizer.gradient.clone()
     ppo.gradient(batch)
     torch.testing.assert_close(ppo.optimizer.gradient, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("network", ["elu", "mirrored", "masked"])
+def test_layers_alone_need_no_autograd(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ppo = learned(network=network)
+    monkeypatch.setattr(ppo.optimizer, "differentiate", pytest.fail)
+    ppo.gradient(next(iter(ppo.storage.mini_batch_generator(2))))
+    assert ppo.optimizer.gradient.any()

@@ -46,7 +46,7 @@ def test_results_and_gradients_are_those_of_autograd(
         slope, by_input = torch.randn_like(expected), torch.empty_like(x)
         torch.testing.assert_close(dense.forward(x), expected.detach(), rtol=1e-12, atol=1e-12)
         wanted = torch.autograd.grad(expected, [x, *mlp.parameters()], slope)
-        dense.backward(slope.clone(), list(zip(places[::2], places[1::2], strict=True)), by_input)
+        dense.backward(x, slope.clone(), list(zip(places[::2], places[1::2], strict=True)), by_input)
         torch.testing.assert_close([by_input, *places], list(wanted), rtol=1e-9, atol=1e-10)
 
 
@@ -124,6 +124,15 @@ def test_a_layer_that_was_replaced_is_used() -> None:
     through(mlp, x)
     mlp[2] = nn.Linear(20, 5).double()
     torch.testing.assert_close(through(mlp, x), mlp(x), rtol=1e-12, atol=1e-12)
+    mlp[1] = nn.Tanh()
+    torch.testing.assert_close(through(mlp, x), mlp(x), rtol=1e-12, atol=1e-12)
+
+
+def test_another_precision_takes_other_memory() -> None:
+    mlp, x = make("elu", [30, 20], 3), torch.randn(700, 30)
+    through(mlp, x.double())
+    mlp.float()
+    torch.testing.assert_close(through(mlp, x), mlp(x))
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")

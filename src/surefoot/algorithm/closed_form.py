@@ -149,14 +149,14 @@ class ClosedForm:
         if isinstance(head, GaussianHead):
             params = (out, even(head.std, policy.mirror))
             (by_mean, by_std, by_value), kl, terms = self._loss(batch, params, value)
-            networks.backward(by_mean, by_value)
+            networks.backward(batch.inputs, by_mean, by_value)
             by_std = head.std_slope(even(by_std, policy.mirror))
             self.ppo.optimizer.gradient_of[head.std_param].copy_(by_std)
         else:
             assert isinstance(head, CategoricalHead)
             logits = head.on(out, batch.inputs.get(MASK_GROUP)).logits
             (by_logits, by_value), kl, terms = self._loss(batch, (logits,), value)
-            networks.backward(by_logits.flatten(1), by_value)
+            networks.backward(batch.inputs, by_logits.flatten(1), by_value)
         return kl, terms
 
     @torch.no_grad()

@@ -57,16 +57,17 @@ class PlainNetworks:
         value = self.critic.forward(inputs[self.policy.inputs.critic_name])
         return out, value.squeeze(-1)
 
-    def backward(self, by_out: Tensor, by_value: Tensor) -> None:
-        """The gradients, from those by the results; overwrites these."""
+    def backward(self, inputs: Inputs, by_out: Tensor, by_value: Tensor) -> None:
+        """The gradients, from those by the results of `inputs`; overwrites these."""
         if self.mirror is None:
-            self.actor.backward(by_out, self.by_actor)
+            self.actor.backward(inputs["actor"], by_out, self.by_actor)
         else:
             # a mirror is its own inverse and its own transpose
             by_mirrored = self.mirror.mirror_actions(by_out.mul_(0.5))
-            self.actor.backward(by_out, self.by_actor)
-            self.mirrored_actor.backward(by_mirrored, self.by_actor, add=True)
-        self.critic.backward(by_value.unsqueeze(-1), self.by_critic)
+            self.actor.backward(inputs["actor"], by_out, self.by_actor)
+            self.mirrored_actor.backward(inputs["actor_mirror"], by_mirrored, self.by_actor, add=True)
+        of_critic = inputs[self.policy.inputs.critic_name]
+        self.critic.backward(of_critic, by_value.unsqueeze(-1), self.by_critic)
 
 
 def plain_networks(policy: ActorCritic, gradient_of: Mapping[Tensor, Tensor]) -> PlainNetworks | None:

@@ -102,16 +102,14 @@ class Dense:
         self._out = torch.empty(0)
         # of each layer by block: its result, and room of that shape
         self._blocks: list[list[tuple[Tensor, Tensor]]] = []
-        self._inputs: Sequence[Tensor] = ()
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         """[M, D] to [M, F], which the next call overwrites."""
-        if len(x) != len(self._out):
+        if len(x) != len(self._out) or x.dtype != self._out.dtype:
             self._make_room(x)
-        self._inputs = x.tensor_split(len(self._blocks))
         transposed = [linear.weight.t() for linear, _ in self.layers]
-        for rows, places in zip(self._inputs, self._blocks, strict=True):
+        for rows, places in zip(self._split(x), self._blocks, strict=True):
             below = rows
             for (linear, activation), weight, (result, room) in zip(
                 self.layers, transposed, places, strict=True
@@ -123,19 +121,24 @@ class Dense:
 
     @torch.no_grad()
     def backward(
-        self, slope: Tensor, gradients: Gradients, by_input: Tensor | None = None, add: bool = False
+        self,
+        x: Tensor,
+        slope: Tensor,
+        gradients: Gradients,
+        by_input: Tensor | None = None,
+        add: bool = False,
     ) -> None:
-        """Fill the gradients.
+        """Fill the gradients of what `forward` did last.
 
         Args:
+            x: What it was given.
             slope: That by the result [M, F]; overwritten.
             gradients: Of the parameters.
             by_input: Of the input [M, D], if it is wanted.
             add: To what stands there already; not `by_input`.
         """
-        slopes = slope.tensor_split(len(self._blocks))
-        wanted = () if by_input is None else by_input.tensor_split(len(self._blocks))
-        for block, (rows, places) in enumerate(zip(self._inputs, self._blocks, strict=True)):
+        slopes, wanted = self._split(slope), () if by_input is None else self._split(by_input)
+        for block, (rows, places) in enumerate(zip(self._split(x), self._blocks, strict=True)):
             by_result = slopes[block]
             for i in range(len(self.layers) - 1, -1, -1):
                 (linear, activation), (by_weight, by_bias) = self.layers[i], gradients[i]
@@ -153,6 +156,9 @@ class Dense:
                 elif wanted:
                     torch.mm(by_result, linear.weight, out=wanted[block])
             add = True
+
+    def _split(self, x: Tensor) -> Sequence[Tensor]:
+        return x.tensor_split(len(self._blocks)) if len(self._blocks) > 1 else (x,)
 
     def _make_room(self, x: Tensor) -> None:
         num_rows, block_rows = len(x), BLOCK_ROWS * torch.get_num_threads() if x.is_cpu else len(x)
@@ -203,6 +209,7 @@ class _Loan:
         self.dense = self._free.pop() if self._free else Dense(layers)
         if [x.linear for x in self.dense.layers] != [x.linear for x in layers]:  # some were replaced
             self.dense = Dense(layers)
+        self.dense.layers = layers  # perhaps with other activations
 
     def __del__(self) -> None:
         self._free.append(self.dense)
@@ -225,5 +232,5 @@ class _Written(torch.autograd.Function):
         places = [torch.empty_like(p) for p in parameters]
         by_input = torch.empty_like(x) if x.requires_grad else None
         by_layer = list(zip(places[::2], places[1::2], strict=True))
-        ctx.loan.dense.backward(slope.clone(), by_layer, by_input)
+        ctx.loan.dense.backward(x, slope.clone(), by_layer, by_input)
         return None, None, by_input, *places
